@@ -1,0 +1,1 @@
+// Carries the precompiled header that all targets reuse (cmake/rooms.cmake).
