@@ -5,8 +5,9 @@ if(NOT NEREID_ENGINE_LLAMA)
   return()
 endif()
 
-include(${CMAKE_SOURCE_DIR}/third_party/pins.cmake OPTIONAL)
-set(NEREID_LLAMA_SOURCE ${NEREID_CACHE}/src/llama.cpp-v0.5.0 CACHE PATH "llama.cpp's source tree")
+file(STRINGS ${CMAKE_SOURCE_DIR}/third_party/pins.env version REGEX "^LLAMA_VERSION=")
+string(REPLACE "LLAMA_VERSION=" "" version ${version})
+set(NEREID_LLAMA_SOURCE ${NEREID_CACHE}/src/llama.cpp-${version} CACHE PATH "llama.cpp's source tree")
 set(NEREID_LLAMA_BUILD ${NEREID_CACHE}/third_party/llama-native CACHE PATH "llama.cpp's finished build")
 
 if(NOT EXISTS ${NEREID_LLAMA_SOURCE}/include/llama.h)
