@@ -1,0 +1,80 @@
+// Gateway: the HTTP front. One GatewayShard per loop, sharing nothing but immutable tables and counters; a
+// connection lives and dies on its shard.
+//
+// Life of a request (ARCHITECTURE.md): route -> authenticate -> parse JSON -> dialect -> admission (per-key
+// concurrency, queue bound) -> render and tokenise -> submit to a Worker (token engine) or a text backend ->
+// events -> frames -> exactly one access-log line and one release of the slot, whatever ends it (RequestGuard).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "engine/openai/text_backend.h"
+#include "io/config.h"
+#include "io/http.h"
+#include "io/loop.h"
+#include "io/stream.h"
+#include "ops/log.h"
+#include "ops/metrics.h"
+#include "pools/worker.h"
+#include "text/tokenizer.h"
+
+namespace nereid::gateway {
+
+struct GatewayOptions {
+    std::string host = "127.0.0.1";
+    std::int64_t port = 8080;                 // 0 = the system chooses
+    std::string api_keys;                     // file of hashed keys; empty = no authentication
+    bool allow_open_network = false;          // listen beyond loopback without keys (prints a loud warning)
+    std::string tls_cert, tls_key;            // PEM files; both or none
+    std::int64_t queue_max = 256;             // requests admitted and not ended, per gateway
+    Duration retry_after = 1s;                // told to clients that are turned away
+    Duration keepalive = 10s;                 // silence in a stream before a comment is sent (A57)
+    Duration drain_timeout = 30s;
+    Duration upstream_timeout = 600s;         // between two events of a text backend
+    io::SizeBytes max_body{64ull << 20};
+    io::SizeBytes max_header{64ull << 10};
+    bool strict_fields = false;
+    std::int64_t max_n = 16;
+    std::string access_log = "stderr";        // "stderr", "off" or a file
+    void bind(io::ConfigBinder& b);           // "gateway.*"
+    // What the binder cannot see: host/keys/tls combinations. kConfig with the mend.
+    Result<void> validate() const;
+};
+
+// One model name that clients may use. Exactly one of `worker` and `text_backend` is set.
+struct ModelEntry {
+    std::string id;
+    std::vector<std::string> aliases;
+    std::int64_t created = 0;
+    TokenCount context_tokens = 0;                                           // 0 = ask the worker's EngineInfo
+    text::TextModel text;                                                    // with `worker`
+    std::function<std::unique_ptr<pools::WorkerHandle>(io::Loop&)> worker;   // called once per shard, before start
+    std::optional<engine::openai::TextBackendOptions> text_backend;
+};
+
+struct ShardContext {    // what one loop needs; owned by the caller for the gateway's life
+    io::Loop* loop = nullptr;
+    io::Network* network = nullptr;
+};
+
+class Gateway {
+  public:
+    virtual ~Gateway() = default;
+    // Binds and begins to accept on every shard. kConflict (port in use), kConfig.
+    virtual Result<io::Endpoint> start() = 0;
+    // API keys, certificates and reloadable knobs; existing streams go on. On an error nothing has changed.
+    virtual Result<void> reload(const GatewayOptions& options) = 0;
+    // Readiness off, no new connections, streams finish up to the deadline; `done` runs on shard 0's loop.
+    virtual void drain(std::function<void()> done) = 0;
+};
+
+Result<std::unique_ptr<Gateway>> make_gateway(std::vector<ShardContext> shards, GatewayOptions options,
+                                              std::vector<ModelEntry> models, ops::Logger& log, ops::Registry& metrics);
+
+}  // namespace nereid::gateway

@@ -1,0 +1,45 @@
+// Disk: files with positional reads and writes, real (a small thread pool; io_uring comes with the KV room) and in
+// memory (faults: torn write, bit rot, disk full, lost unsynced data).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/units.h"
+#include "io/loop.h"
+
+namespace nereid::io {
+
+enum class OpenMode : std::uint8_t { kRead, kReadWrite, kCreate, kCreateExclusive };
+
+class File {
+  public:
+    virtual ~File() = default;
+    // Fewer bytes than asked only at the end of the file. kIo, kCorrupt never: bytes are the caller's business.
+    virtual Task<Result<std::size_t>> read_at(std::span<char> into, std::uint64_t offset) = 0;
+    // All bytes or an error; after an error the range's content is undefined. kNoSpace, kIo.
+    virtual Task<Result<void>> write_at(std::span<const char> bytes, std::uint64_t offset) = 0;
+    // What was written before is on stable storage when it returns.
+    virtual Task<Result<void>> sync() = 0;
+    virtual Task<Result<std::uint64_t>> size() = 0;
+    virtual Task<Result<void>> truncate(std::uint64_t bytes) = 0;
+};
+
+class Disk {
+  public:
+    virtual ~Disk() = default;
+    virtual Task<Result<std::unique_ptr<File>>> open(std::string path, OpenMode mode) = 0;
+    virtual Task<Result<void>> remove(std::string path) = 0;
+    virtual Task<Result<void>> rename(std::string from, std::string to) = 0;    // atomic, then the folder is synced
+    virtual Task<Result<std::vector<std::string>>> list(std::string folder) = 0;    // sorted names
+    virtual Task<Result<void>> make_folders(std::string path) = 0;
+};
+
+// Small whole files at start-up (configuration, keys, certificates). Blocking. kNotFound, kIo, kTooLarge.
+Result<std::string> read_file(const std::string& path, std::size_t max_bytes);
+
+}  // namespace nereid::io
