@@ -14,13 +14,13 @@
 #include <vector>
 
 #include "base/result.h"
-#include "engine/openai/text_backend.h"
 #include "io/config.h"
 #include "io/http.h"
 #include "io/loop.h"
 #include "io/stream.h"
 #include "ops/log.h"
 #include "ops/metrics.h"
+#include "pools/text_backend.h"
 #include "pools/worker.h"
 #include "text/tokenizer.h"
 
@@ -47,7 +47,13 @@ struct GatewayOptions {
     Result<void> validate() const;
 };
 
-// One model name that clients may use. Exactly one of `worker` and `text_backend` is set.
+struct ShardContext {    // what one loop needs; owned by the caller for the gateway's life
+    io::Loop* loop = nullptr;
+    io::Network* network = nullptr;
+};
+
+// One model name that clients may use. Exactly one of `worker` and `text_backend` is set. The room graph keeps gateway
+// and engine apart: the app makes the text backend and hands it over through pools/text_backend.h.
 struct ModelEntry {
     std::string id;
     std::vector<std::string> aliases;
@@ -55,12 +61,7 @@ struct ModelEntry {
     TokenCount context_tokens = 0;                                           // 0 = ask the worker's EngineInfo
     text::TextModel text;                                                    // with `worker`
     std::function<std::unique_ptr<pools::WorkerHandle>(io::Loop&)> worker;   // called once per shard, before start
-    std::optional<engine::openai::TextBackendOptions> text_backend;
-};
-
-struct ShardContext {    // what one loop needs; owned by the caller for the gateway's life
-    io::Loop* loop = nullptr;
-    io::Network* network = nullptr;
+    std::function<std::unique_ptr<pools::TextBackend>(const ShardContext&)> text_backend;    // likewise
 };
 
 class Gateway {
