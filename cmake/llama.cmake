@@ -8,7 +8,12 @@ endif()
 file(STRINGS ${CMAKE_SOURCE_DIR}/third_party/pins.env version REGEX "^LLAMA_VERSION=")
 string(REPLACE "LLAMA_VERSION=" "" version ${version})
 set(NEREID_LLAMA_SOURCE ${NEREID_CACHE}/src/llama.cpp-${version} CACHE PATH "llama.cpp's source tree")
-set(NEREID_LLAMA_BUILD ${NEREID_CACHE}/third_party/llama-native CACHE PATH "llama.cpp's finished build")
+if(NEREID_PORTABLE)
+  set(variant portable)
+else()
+  set(variant native)
+endif()
+set(NEREID_LLAMA_BUILD ${NEREID_CACHE}/third_party/llama-${variant} CACHE PATH "llama.cpp's finished build")
 
 if(NOT EXISTS ${NEREID_LLAMA_SOURCE}/include/llama.h)
   message(FATAL_ERROR "llama.cpp's source is not at ${NEREID_LLAMA_SOURCE}. Mend: `./dev setup` fetches and builds it "
@@ -19,11 +24,17 @@ add_library(nereid_llama INTERFACE)
 foreach(dir include ggml/include common vendor tools/mtmd)
   target_include_directories(nereid_llama SYSTEM INTERFACE ${NEREID_LLAMA_SOURCE}/${dir})
 endforeach()
-# The order is that of use: static libraries, each needs only what follows it.
-set(nereid_llama_libs
-  common/libllama-common.a common/libllama-common-base.a tools/mtmd/libmtmd.a src/libllama.a
-  ggml/src/libggml.a ggml/src/libggml-cpu.a ggml/src/libggml-base.a
-  vendor/cpp-httplib/libcpp-httplib.a vendor/hash/libvendor-hash.a)
+if(NEREID_PORTABLE)
+  # The executable finds its libraries beside itself; ggml finds its CPU kernels there too.
+  set(nereid_llama_libs bin/libllama-common.so bin/libmtmd.so bin/libllama.so bin/libggml.so bin/libggml-base.so)
+  target_link_options(nereid_llama INTERFACE "LINKER:-rpath,$ORIGIN" "LINKER:-rpath-link,${NEREID_LLAMA_BUILD}/bin")
+else()
+  # The order is that of use: static libraries, each needs only what follows it.
+  set(nereid_llama_libs
+    common/libllama-common.a common/libllama-common-base.a tools/mtmd/libmtmd.a src/libllama.a
+    ggml/src/libggml.a ggml/src/libggml-cpu.a ggml/src/libggml-base.a
+    vendor/cpp-httplib/libcpp-httplib.a vendor/hash/libvendor-hash.a)
+endif()
 foreach(lib ${nereid_llama_libs})
   target_link_libraries(nereid_llama INTERFACE ${NEREID_LLAMA_BUILD}/${lib})
 endforeach()

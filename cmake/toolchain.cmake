@@ -35,6 +35,10 @@ if(NEREID_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${launcher})
 endif()
 
+if(NEREID_PORTABLE)
+  set(CMAKE_SKIP_RPATH ON) # only the $ORIGIN of cmake/llama.cmake
+endif()
+
 add_library(nereid_flags INTERFACE)
 target_compile_options(nereid_flags INTERFACE
   -Wall -Wextra -Wshadow -Wconversion -Werror

@@ -15,13 +15,15 @@ die() {
 # shellcheck source=third_party/pins.env
 source "$ROOT/third_party/pins.env"
 
-# stage TITLE COMMAND...: runs a step and says how long it took.
+# stage TITLE COMMAND...: runs a step and says how long it took; returns what the step returned.
 stage() {
-    local title=$1 start=$EPOCHREALTIME
+    local title=$1 start=$EPOCHREALTIME status
     shift
     say "== $title"
-    "$@"
-    say "== $title: $(seconds_since "$start") s"
+    "$@" # where the caller does not look at the result, a failure ends the script here (set -e)
+    status=$?
+    say "== $title: $(seconds_since "$start") s$([ $status = 0 ] || echo ", FAILED")"
+    return $status
 }
 seconds_since() { awk -v a="$1" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }'; }
 
