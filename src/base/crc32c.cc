@@ -11,12 +11,13 @@
 namespace nereid {
 namespace {
 
-constexpr std::uint32_t kPolynomial = 0x82f63b78;    // 0x1EDC6F41 bit-reversed
+constexpr std::uint32_t kPolynomial = 0x82f63b78;  // 0x1EDC6F41 bit-reversed
 constexpr std::size_t kSlices = 8;
 
 using Tables = std::array<std::array<std::uint32_t, 256>, kSlices>;
 
-// kTables[s][b]: effect of byte b followed by s zero bytes ("slicing by 8", Kounavis and Berry 2005).
+// kTables[s][b]: effect of byte b followed by s zero bytes ("slicing by 8", Kounavis and Berry
+// 2005).
 constexpr Tables make_tables() {
     Tables t{};
     for (std::uint32_t b = 0; b < 256; ++b) {

@@ -11,7 +11,7 @@
 namespace nereid {
 namespace {
 
-constexpr std::size_t kBlock = 64;    // of SHA-256's compression function
+constexpr std::size_t kBlock = 64;  // of SHA-256's compression function
 
 // Fetched once: in OpenSSL 3.0 every implicit fetch takes locks and costs more than a short hash.
 const EVP_MD* sha256_method() {
@@ -65,10 +65,10 @@ Digest256 Sha256::finish() {
 }
 
 struct HmacSha256::State {
-    Context inner;      // after key ^ ipad
-    Context outer;      // after key ^ opad
-    Context current;    // the message so far
-    Context last;       // scratch for the outer hash
+    Context inner;    // after key ^ ipad
+    Context outer;    // after key ^ opad
+    Context current;  // the message so far
+    Context last;     // scratch for the outer hash
 };
 
 HmacSha256::HmacSha256(std::span<const std::uint8_t> key) : state_(std::make_unique<State>()) {

@@ -13,32 +13,45 @@ namespace nereid {
 namespace {
 
 constexpr std::size_t kMaxDepth = 128;
-constexpr std::size_t kKeptParserBytes = 1u << 20;    // a parser that grew beyond this is not kept
+constexpr std::size_t kKeptParserBytes = 1u << 20;  // a parser that grew beyond this is not kept
 
-// simdjson's elements point into its parser; this copies them out. Recursion is bounded by kMaxDepth.
-Json to_tree(const simdjson::dom::element& element) {
+// simdjson's elements point into its parser; this copies them out. `levels` is how many more
+// containers may nest: a container at 0 sets `too_deep` (simdjson's own bound lets one empty
+// container pass beyond it).
+Json to_tree(const simdjson::dom::element& element, std::size_t levels, bool& too_deep) {
     namespace dom = simdjson::dom;
+    if (levels == 0 && (element.is_object() || element.is_array())) {
+        too_deep = true;
+        return nullptr;
+    }
     switch (element.type()) {
         case dom::element_type::OBJECT: {
             Json::Object object;
             const dom::object from = element.get_object().value_unsafe();
             object.reserve(from.size());
-            for (const auto [key, value] : from) object.emplace_back(std::string(key), to_tree(value));
+            for (const auto [key, value] : from)
+                object.emplace_back(std::string(key), to_tree(value, levels - 1, too_deep));
             return object;
         }
         case dom::element_type::ARRAY: {
             Json::Array array;
             const dom::array from = element.get_array().value_unsafe();
             array.reserve(from.size());
-            for (const auto value : from) array.push_back(to_tree(value));
+            for (const auto value : from) array.push_back(to_tree(value, levels - 1, too_deep));
             return array;
         }
-        case dom::element_type::STRING: return std::string_view(element.get_string().value_unsafe());
-        case dom::element_type::INT64: return element.get_int64().value_unsafe();
-        case dom::element_type::UINT64: return element.get_uint64().value_unsafe();
-        case dom::element_type::DOUBLE: return element.get_double().value_unsafe();
-        case dom::element_type::BOOL: return element.get_bool().value_unsafe();
-        case dom::element_type::NULL_VALUE: return nullptr;
+        case dom::element_type::STRING:
+            return std::string_view(element.get_string().value_unsafe());
+        case dom::element_type::INT64:
+            return element.get_int64().value_unsafe();
+        case dom::element_type::UINT64:
+            return element.get_uint64().value_unsafe();
+        case dom::element_type::DOUBLE:
+            return element.get_double().value_unsafe();
+        case dom::element_type::BOOL:
+            return element.get_bool().value_unsafe();
+        case dom::element_type::NULL_VALUE:
+            return nullptr;
     }
     CHECK_MSG(false, "simdjson gave an unknown type");
 }
@@ -50,12 +63,18 @@ struct Attempt {
 
 Attempt try_parse(simdjson::dom::parser& parser, std::string_view text) {
     Attempt attempt;
-    // simdjson counts the document itself as a level and refuses when the count reaches its bound.
-    attempt.error = parser.allocate(std::max<std::size_t>(text.size(), 64), kMaxDepth + 1);
-    if (attempt.error != simdjson::SUCCESS) return attempt;
+    if (parser.capacity() == 0) {
+        // Sets the depth once; parse() grows the buffers itself. simdjson's bound counts the
+        // document as a level.
+        attempt.error = parser.allocate(std::max<std::size_t>(text.size(), 4096), kMaxDepth + 1);
+        if (attempt.error != simdjson::SUCCESS) return attempt;
+    }
     const auto parsed = parser.parse(text.data(), text.size());
     attempt.error = parsed.error();
-    if (attempt.error == simdjson::SUCCESS) attempt.tree = to_tree(parsed.value_unsafe());
+    if (attempt.error != simdjson::SUCCESS) return attempt;
+    bool too_deep = false;
+    attempt.tree = to_tree(parsed.value_unsafe(), kMaxDepth, too_deep);
+    if (too_deep) attempt.error = simdjson::DEPTH_ERROR;
     return attempt;
 }
 
@@ -76,7 +95,9 @@ std::unexpected<Error> describe(std::string_view text, const JsonFault& fault) {
     } else {
         message.append(", found the end");
     }
-    const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(fault.offset), '\n');
+    const auto line =
+        1 +
+        std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(fault.offset), '\n');
     message.append(" at byte ").append(std::to_string(fault.offset));
     message.append(", line ").append(std::to_string(line));
     return err(Code::kInvalidArgument, std::move(message));
@@ -91,8 +112,8 @@ Result<Json> Json::parse(std::string_view text) {
     if (attempt.error == simdjson::MEMALLOC || attempt.error == simdjson::CAPACITY) {
         return err(Code::kTooLarge, "the JSON document is too large to parse in memory");
     }
-    // What is left is a number that simdjson cannot hold: an integer over 64 bits becomes a double, a double
-    // beyond its range is refused.
+    // What is left is a number that simdjson cannot hold: an integer over 64 bits becomes a double,
+    // a double beyond its range is refused.
     attempt = try_parse(widen_big_integers(text));
     if (attempt.error == simdjson::SUCCESS) return std::move(attempt.tree);
     return err(Code::kInvalidArgument, "not valid JSON: a number is out of range");

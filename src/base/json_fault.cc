@@ -15,7 +15,8 @@ bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; 
 
 class FaultFinder {
   public:
-    FaultFinder(std::string_view text, std::size_t max_depth) : text_(text), max_depth_(max_depth) {}
+    FaultFinder(std::string_view text, std::size_t max_depth)
+        : text_(text), max_depth_(max_depth) {}
 
     std::optional<JsonFault> run() {
         skip_space();
@@ -87,7 +88,8 @@ class FaultFinder {
                 return !in_object || member_name();
             }
             if (!take(in_object ? '}' : ']')) {
-                return fail(in_object ? "expected ',' or '}' after a member" : "expected ',' or ']' after an element");
+                return fail(in_object ? "expected ',' or '}' after a member"
+                                      : "expected ',' or ']' after an element");
             }
             open_.pop_back();
         }
@@ -117,7 +119,8 @@ class FaultFinder {
 
     // A number or a word ends at a delimiter: "truex" and "01" are one broken token, not two.
     bool ends_token() {
-        if (!more() || is_space(text_[at_]) || std::string_view(",:[]{}").contains(text_[at_])) return true;
+        if (!more() || is_space(text_[at_]) || std::string_view(",:[]{}").contains(text_[at_]))
+            return true;
         return fail("unexpected character inside a value");
     }
 
@@ -157,7 +160,9 @@ class FaultFinder {
             if (!escape()) return false;
         }
     }
-    static bool plain(char c) { return static_cast<unsigned char>(c) >= 0x20 && c != '"' && c != '\\'; }
+    static bool plain(char c) {
+        return static_cast<unsigned char>(c) >= 0x20 && c != '"' && c != '\\';
+    }
 
     bool check_utf8(std::size_t first) {
         const std::string_view run = text_.substr(first, at_ - first);
@@ -183,7 +188,8 @@ class FaultFinder {
         unsigned low = 0;
         if (!hex4(unit)) return fail("expected four hex digits after \\u");
         if (unit < 0xd800 || unit > 0xdfff) return true;
-        if (unit < 0xdc00 && take('\\') && take('u') && hex4(low) && low >= 0xdc00 && low <= 0xdfff) return true;
+        if (unit < 0xdc00 && take('\\') && take('u') && hex4(low) && low >= 0xdc00 && low <= 0xdfff)
+            return true;
         at_ = start;
         return fail("a surrogate without its pair");
     }
@@ -229,7 +235,9 @@ std::string widen_big_integers(std::string_view text) {
             while (text[at] != '"') at += text[at] == '\\' ? 2 : 1;
             ++at;
         } else if (c == '-' || is_digit(c)) {
-            while (at < text.size() && (is_digit(text[at]) || std::string_view("+-.eE").contains(text[at]))) ++at;
+            while (at < text.size() &&
+                   (is_digit(text[at]) || std::string_view("+-.eE").contains(text[at])))
+                ++at;
         }
         const std::string_view token = text.substr(first, at - first);
         out.append(token);

@@ -16,7 +16,8 @@ bool is_plain(char c) {
     return b >= 0x20 && b < 0x80 && c != '"' && c != '\\';
 }
 
-// Sets the top bit of each byte of `word` that is zero; bytes above a set one may be set falsely, which is harmless here.
+// Sets the top bit of each byte of `word` that is zero; bytes above a set one may be set falsely,
+// which is harmless here.
 constexpr std::uint64_t zero_bytes(std::uint64_t word) {
     return (word - 0x0101010101010101u) & ~word & 0x8080808080808080u;
 }
@@ -39,14 +40,29 @@ std::size_t plain_run(std::string_view s) {
 
 void append_escape(std::string& out, char c) {
     switch (c) {
-        case '"': out.append("\\\""); return;
-        case '\\': out.append("\\\\"); return;
-        case '\n': out.append("\\n"); return;
-        case '\r': out.append("\\r"); return;
-        case '\t': out.append("\\t"); return;
-        case '\b': out.append("\\b"); return;
-        case '\f': out.append("\\f"); return;
-        default: break;
+        case '"':
+            out.append("\\\"");
+            return;
+        case '\\':
+            out.append("\\\\");
+            return;
+        case '\n':
+            out.append("\\n");
+            return;
+        case '\r':
+            out.append("\\r");
+            return;
+        case '\t':
+            out.append("\\t");
+            return;
+        case '\b':
+            out.append("\\b");
+            return;
+        case '\f':
+            out.append("\\f");
+            return;
+        default:
+            break;
     }
     constexpr char kHex[] = "0123456789abcdef";
     const auto b = static_cast<unsigned char>(c);
@@ -63,11 +79,12 @@ void append_float(std::string& out, T v) {
     const T size = std::fabs(v);
     const bool fixed = size == 0 || (size >= static_cast<T>(1e-4) && size < static_cast<T>(1e16));
     char raw[64];
-    const auto [end, error] =
-        std::to_chars(raw, raw + sizeof raw, v, fixed ? std::chars_format::fixed : std::chars_format::scientific);
+    const auto [end, error] = std::to_chars(
+        raw, raw + sizeof raw, v, fixed ? std::chars_format::fixed : std::chars_format::scientific);
     CHECK(error == std::errc{});
     out.append(raw, end);
-    if (fixed && std::memchr(raw, '.', static_cast<std::size_t>(end - raw)) == nullptr) out.append(".0");
+    if (fixed && std::memchr(raw, '.', static_cast<std::size_t>(end - raw)) == nullptr)
+        out.append(".0");
 }
 
 template <class T>
@@ -96,8 +113,10 @@ void append_json_string(std::string& out, std::string_view s) {
         std::size_t wide = 1;
         while (wide < s.size() && static_cast<unsigned char>(s[wide]) >= 0x80) ++wide;
         const std::string_view text = s.substr(0, wide);
-        if (is_valid_utf8(text)) out.append(text);
-        else out.append(replace_invalid_utf8(text));
+        if (is_valid_utf8(text))
+            out.append(text);
+        else
+            out.append(replace_invalid_utf8(text));
         s.remove_prefix(wide);
     }
     out.push_back('"');

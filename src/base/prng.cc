@@ -10,7 +10,8 @@ namespace {
 
 __extension__ using Wide = unsigned __int128;
 
-// splitmix64 (Steele, Lea, Flood 2014; Vigna's public-domain reference): advances `state`, returns a value.
+// splitmix64 (Steele, Lea, Flood 2014; Vigna's public-domain reference): advances `state`, returns
+// a value.
 std::uint64_t splitmix64(std::uint64_t& state) {
     state += 0x9e3779b97f4a7c15u;
     std::uint64_t z = state;
@@ -40,7 +41,8 @@ std::uint64_t Prng::next() {
     return result;
 }
 
-// Lemire, "Fast random integer generation in an interval" (2019): a multiply, and a rejection that is rarely taken.
+// Lemire, "Fast random integer generation in an interval" (2019): a multiply, and a rejection that
+// is rarely taken.
 std::uint64_t Prng::below(std::uint64_t n) {
     CHECK(n >= 1);
     Wide product = static_cast<Wide>(next()) * n;
@@ -60,8 +62,8 @@ double Prng::exponential(double mean) { return -mean * std::log(1.0 - uniform())
 
 Prng Prng::fork() { return Prng(next()); }
 
-// Two rounds of splitmix64's finaliser over a seed-dependent start: equal seeds or equal positions alone
-// give unrelated values.
+// Two rounds of splitmix64's finaliser over a seed-dependent start: equal seeds or equal positions
+// alone give unrelated values.
 std::uint64_t keyed_u64(std::uint64_t seed, std::uint64_t position) {
     std::uint64_t state = seed;
     std::uint64_t mixed = splitmix64(state) ^ (position * 0xd1342543de82ef95u);

@@ -10,11 +10,13 @@ enum class Step : std::uint8_t { kValid, kIncomplete, kInvalid };
 
 struct Scan {
     Step step;
-    std::size_t length;    // bytes of the character, of the incomplete rest, or of the maximal invalid subpart
+    std::size_t length;  // bytes of the character, of the incomplete rest, or of the maximal
+                         // invalid subpart
 };
 
-// Looks at the character that begins at s[0]; s is not empty. Table 3-7 of the Unicode Standard: the second byte's
-// range depends on the first, which rules out overlong forms, surrogates and values over U+10FFFF.
+// Looks at the character that begins at s[0]; s is not empty. Table 3-7 of the Unicode Standard:
+// the second byte's range depends on the first, which rules out overlong forms, surrogates and
+// values over U+10FFFF.
 Scan scan_one(std::string_view s) {
     const auto at = [&](std::size_t i) { return static_cast<unsigned char>(s[i]); };
     const unsigned lead = at(0);
@@ -44,7 +46,8 @@ Scan scan_one(std::string_view s) {
     return {Step::kValid, need};
 }
 
-// Length of the run of ASCII that s begins with; 8 bytes a turn, since most text that passes here is ASCII.
+// Length of the run of ASCII that s begins with; 8 bytes a turn, since most text that passes here
+// is ASCII.
 std::size_t ascii_run(std::string_view s) {
     std::size_t i = 0;
     for (; i + 8 <= s.size(); i += 8) {
