@@ -122,7 +122,7 @@ class TidyTest(unittest.TestCase):
             self.code("sleep", line)
             self.code("sleep", line, "src/io/a_test.cc")
             self.code(None, line, "src/io/a.cc")
-        self.code(None, "co_await loop.sleep(1);")
+        self.code(None, "co_await loop.sleep(1); loop->sleep_for(2s);")
 
     def test_random(self):
         for line in (

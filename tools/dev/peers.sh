@@ -1,0 +1,23 @@
+# `./dev peers`: what benchmarks compare with, installed into the cache. It ends with the paths, as KEY=VALUE lines on stdout.
+# shellcheck shell=bash
+
+peers() {
+    stage "packages, llama.cpp, model" setup
+    install_packages peers
+    # llama-server from the very tree and folder that our engine links.
+    stage "llama-server" logged "$(llama_dir native).server.log" ninja -C "$(llama_dir native)" -j "$JOBS" llama-server ||
+        die "llama-server did not build" "see above"
+    mkdir -p "$CACHE/bin"
+    local source=tools/peers/mock_engine.cc mock=$CACHE/bin/mock-engine env_dir
+    [ "$mock" -nt "$source" ] || stage "mock engine" clang++-19 -std=c++23 -O2 -Wall -Wextra -fuse-ld=mold "$source" -o "$mock" ||
+        die "the mock engine did not compile" "see above"
+    env_dir=$(venv peers "$ROOT/third_party/python/peers.txt")
+    cat <<TEXT
+LLAMA_SERVER=$(llama_dir native)/bin/llama-server
+MOCK_ENGINE=$mock
+SGLANG_ROUTER=$env_dir/bin/python -m sglang_router.launch_router
+VLLM_ROUTER=$env_dir/bin/vllm-router
+HAPROXY=$(command -v haproxy)
+WRK=$(command -v wrk)
+TEXT
+}
