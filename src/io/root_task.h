@@ -1,0 +1,99 @@
+// RootTask: a Task<void> that its owner starts and that is destroyed with its owner, where Loop::spawn gives the task
+// to the loop. Signal: one coroutine waits for notify() or a deadline.
+//
+// Loop thread only. A RootTask may be reset while its task waits, not while the task runs.
+#pragma once
+
+#include <coroutine>
+#include <utility>
+
+#include "base/check.h"
+#include "io/loop.h"
+#include "io/task.h"
+
+namespace nereid::io {
+
+class RootTask {
+  public:
+    RootTask() = default;
+    RootTask(const RootTask&) = delete;
+    RootTask& operator=(const RootTask&) = delete;
+    ~RootTask() { reset(); }
+
+    // Runs `task` on the caller's stack until it first waits.
+    void start(Task<void> task) {
+        reset();
+        h_ = run(std::move(task)).h;
+        h_.resume();
+    }
+    bool running() const { return h_ && !h_.done(); }
+    void reset() {
+        if (h_) std::exchange(h_, {}).destroy();
+    }
+
+  private:
+    struct Root {
+        struct promise_type {
+            Root get_return_object() { return {std::coroutine_handle<promise_type>::from_promise(*this)}; }
+            std::suspend_always initial_suspend() const noexcept { return {}; }
+            std::suspend_always final_suspend() const noexcept { return {}; }
+            void return_void() const {}
+            [[noreturn]] void unhandled_exception() const noexcept {
+                check_failed("io/root_task.h", 0, "no exception leaves a coroutine", {});
+            }
+        };
+        std::coroutine_handle<promise_type> h;
+    };
+    static Root run(Task<void> task) { co_await std::move(task); }
+
+    std::coroutine_handle<Root::promise_type> h_;
+};
+
+class Signal {
+  public:
+    explicit Signal(Loop& loop) : loop_(loop) {}
+    Signal(const Signal&) = delete;
+    Signal& operator=(const Signal&) = delete;
+    ~Signal() { disarm(); }
+
+    // Resumes the waiter, if any, on the caller's stack; otherwise remembered for the next wait.
+    void notify() {
+        notified_ = true;
+        resume();
+    }
+
+    struct Wait {
+        Signal& signal;
+        TimePoint deadline;
+        bool await_ready() const { return signal.notified_; }
+        void await_suspend(std::coroutine_handle<> h) {
+            CHECK(!signal.waiter_);
+            signal.waiter_ = h;
+            if (deadline == TimePoint::never()) return;
+            signal.timer_ = signal.loop_.arm(deadline, [s = &signal] {
+                s->timer_ = 0;
+                s->resume();
+            });
+        }
+        bool await_resume() {
+            signal.disarm();
+            return std::exchange(signal.notified_, false);
+        }
+    };
+    // true: notified; false: the deadline passed. One waiter; destroy a waiting coroutine only with the signal.
+    Wait wait(TimePoint deadline = TimePoint::never()) { return {*this, deadline}; }
+
+  private:
+    void resume() {
+        if (waiter_) std::exchange(waiter_, {}).resume();
+    }
+    void disarm() {
+        if (timer_ != 0) loop_.cancel(std::exchange(timer_, 0));
+    }
+    Loop& loop_;
+    std::coroutine_handle<> waiter_;
+    Loop::TimerId timer_ = 0;
+    bool notified_ = false;
+};
+
+}  // namespace nereid::io
