@@ -2,99 +2,87 @@
 // coroutine.
 //
 // push() and close() on the loop's thread only (from elsewhere: loop.post). The queue is bounded by `capacity`;
-// push() returns false when it is full and the item is dropped: the caller decides what that means.
+// push() returns false when it is full or closed and the item is dropped: the caller decides what that means.
 // pop() returns the next item; after close() the rest of the queue, then kCancelled; kDeadlineExceeded when the
 // deadline passes first (the channel stays usable). Only one pop at a time.
+// The consumer is resumed from the loop, never from inside push(): the pusher's state is then consistent. Destroying the
+// channel closes it; a consumer that waits in it gets kCancelled.
 #pragma once
 
 #include <coroutine>
 #include <cstddef>
 #include <deque>
+#include <memory>
+#include <optional>
 #include <utility>
 
 #include "base/check.h"
 #include "base/result.h"
 #include "io/loop.h"
+#include "io/waiter.h"
 
 namespace nereid::io {
 
 template <class T>
 class Channel {
+    struct State {
+        explicit State(Loop& l) : loop(l), waiter(l) {}
+        Loop& loop;
+        std::deque<T> queue;
+        Waiter waiter;
+        bool closed = false;
+    };
+
   public:
-    Channel(Loop& loop, std::size_t capacity) : loop_(loop), capacity_(capacity) {}
+    Channel(Loop& loop, std::size_t capacity) : state_(std::make_shared<State>(loop)), capacity_(capacity) {}
     Channel(const Channel&) = delete;
     Channel& operator=(const Channel&) = delete;
-    ~Channel() { if (timer_ != 0) loop_.cancel(timer_); }
+    ~Channel() { close(); }
 
     bool push(T item) {
-        if (closed_ || queue_.size() >= capacity_) return false;
-        queue_.push_back(std::move(item));
-        wake();
+        CHECK(state_->loop.on_loop_thread());
+        if (state_->closed || state_->queue.size() >= capacity_) return false;
+        state_->queue.push_back(std::move(item));
+        state_->waiter.wake_later(Wake::kEvent, state_);
         return true;
     }
     void close() {
-        closed_ = true;
-        wake();
+        state_->closed = true;
+        state_->waiter.wake_later(Wake::kEvent, state_);
     }
-    bool closed() const { return closed_; }
-    std::size_t size() const { return queue_.size(); }
+    bool closed() const { return state_->closed; }
+    std::size_t size() const { return state_->queue.size(); }
 
-    struct Pop {
-        Channel& ch;
-        TimePoint deadline;
-        bool await_ready() const { return !ch.queue_.empty() || ch.closed_; }
+    class Pop {
+      public:
+        Pop(std::shared_ptr<State> state, TimePoint deadline) : state_(std::move(state)), deadline_(deadline) {}
+        bool await_ready() const { return !state_->queue.empty() || state_->closed; }
         void await_suspend(std::coroutine_handle<> h) {
-            CHECK(!ch.waiter_);
-            ch.waiter_ = h;
-            ch.timed_out_ = false;
-            if (deadline != TimePoint::never()) {
-                ch.timer_ = ch.loop_.arm(deadline, [c = &ch] {
-                    c->timer_ = 0;
-                    c->timed_out_ = true;
-                    if (c->waiter_) std::exchange(c->waiter_, {}).resume();
-                });
-            }
+            wait_.emplace(state_->waiter, deadline_);
+            wait_->await_suspend(h);
         }
         Result<T> await_resume() {
-            if (ch.timer_ != 0) ch.loop_.cancel(std::exchange(ch.timer_, 0));
-            if (!ch.queue_.empty()) {
-                T item = std::move(ch.queue_.front());
-                ch.queue_.pop_front();
+            if (!state_->queue.empty()) {
+                Result<T> item(std::move(state_->queue.front()));
+                state_->queue.pop_front();
                 return item;
             }
-            if (ch.closed_) return Error{Code::kCancelled, "channel closed"};
-            CHECK(ch.timed_out_);
+            if (state_->closed) return Error{Code::kCancelled, "channel closed"};
+            CHECK(wait_ && wait_->await_resume() == Wake::kDeadline);
             return Error{Code::kDeadlineExceeded, "nothing arrived before the deadline"};
         }
-        ~Pop() {
-            // The awaiting coroutine was destroyed while suspended.
-            if (ch.waiter_) { ch.waiter_ = {}; if (ch.timer_ != 0) ch.loop_.cancel(std::exchange(ch.timer_, 0)); }
-        }
+
+      private:
+        std::shared_ptr<State> state_;
+        TimePoint deadline_;
+        std::optional<Waiter::Awaiter> wait_;    // gone before the state that it points into
     };
-    Pop pop(TimePoint deadline = TimePoint::never()) { return Pop{*this, deadline}; }
+    // co_await channel.pop(deadline) -> Result<T>
+    Pop pop(TimePoint deadline = TimePoint::never()) { return Pop(state_, deadline); }
 
   private:
-    void wake() {
-        if (!waiter_) return;
-        // Resumed from the loop, never from inside push: the pusher's state is then consistent.
-        if (wake_posted_) return;
-        wake_posted_ = true;
-        loop_.post([this, alive = std::weak_ptr<int>(alive_)] {
-            if (alive.expired()) return;
-            wake_posted_ = false;
-            if (waiter_ && (!queue_.empty() || closed_)) std::exchange(waiter_, {}).resume();
-        });
-    }
-
-    Loop& loop_;
+    std::shared_ptr<State> state_;
     std::size_t capacity_;
-    std::deque<T> queue_;
-    std::coroutine_handle<> waiter_;
-    Loop::TimerId timer_ = 0;
-    bool closed_ = false;
-    bool timed_out_ = false;
-    bool wake_posted_ = false;
-    std::shared_ptr<int> alive_ = std::make_shared<int>(0);
 };
 
 }  // namespace nereid::io

@@ -4,7 +4,7 @@
 // by polling, and each of its waits costs an epoll_ctl. Here descriptors are registered once, edge-triggered, and a wait
 // is a pointer store. Files that use a loop do not see the difference (and compile 10 s faster).
 //
-// One turn: due timers, then what was posted before the turn, then what epoll reports. Posted work never starves I/O, and
+// One turn: what epoll reports, then due timers, then what had been posted until then. Posted work never starves I/O, and
 // I/O that never blocks (a peer that floods) is cut by a budget per callback (take_budget).
 #pragma once
 
