@@ -106,6 +106,7 @@ class JsonWriter {
     JsonWriter& end_array();
     JsonWriter& key(std::string_view k);
     JsonWriter& value(std::string_view v);
+    JsonWriter& value(const std::string& v) { return value(std::string_view(v)); }
     JsonWriter& value(const char* v) { return value(std::string_view(v)); }
     JsonWriter& value(bool v);
     JsonWriter& value(std::int64_t v);
