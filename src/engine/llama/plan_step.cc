@@ -1,0 +1,77 @@
+#include "engine/llama/plan_step.h"
+
+#include <algorithm>
+
+#include "engine/llama/options.h"
+
+namespace nereid::engine::llama {
+
+std::uint32_t prefill_rows(TokenCount remaining, std::uint32_t wanted, bool determinism) {
+    const std::uint32_t rows = std::min(remaining, wanted);
+    if (!determinism || remaining < kBlockTokens) return determinism ? remaining : rows;
+    return std::max(rows / kBlockTokens, 1u) * kBlockTokens;
+}
+
+StepPlan plan_step(const PlanState& state, const StepCost& cost) {
+    using Kind = StepPlan::Kind;
+    if (state.waiting.empty()) return {state.decoding > 0 ? Kind::kDecode : Kind::kIdle, 0};
+    const PrefillWork& next = state.waiting.front();
+    std::uint32_t most = state.ubatch;
+    if (next.limit != 0) most = std::min(most, next.limit);
+    const std::uint32_t whole = prefill_rows(next.remaining, most, state.determinism);
+    if (state.decoding == 0) return {Kind::kPrefill, whole};
+
+    const bool burst = state.waiting.size() > state.decoding;
+    const Duration gap = state.decode_gap * (burst ? kBurstFactor : 1);
+    const Duration left = gap - state.since_decode;
+    std::uint32_t rows = whole;
+    while (rows > kBlockTokens && cost.prefill(rows, next.context) > left) {
+        rows = prefill_rows(next.remaining, rows - kBlockTokens, state.determinism);
+    }
+    const bool fits = cost.prefill(rows, next.context) <= left;
+    const bool owed = state.since_decode > Duration{0};    // a decode step is due before more prefill
+    if (!fits && owed) return {Kind::kDecode, 0};
+    return {Kind::kPrefill, rows};
+}
+
+std::vector<std::uint32_t> padding_rows(std::span<const StreamState> streams, const PaddingPolicy& policy) {
+    std::vector<std::uint32_t> padding;
+    const auto n = static_cast<std::uint32_t>(streams.size());
+    std::uint32_t i = 0;
+    while (i < n) {
+        if (!streams[i].decoding) {
+            ++i;
+            continue;
+        }
+        // One pass: [first, last], growing over gaps that can be filled.
+        const std::uint32_t first = i;
+        std::uint32_t last = i;
+        TokenCount longest = streams[i].length;
+        for (std::uint32_t next = last + 1; next < n && next - last <= policy.max_gap + 1; ++next) {
+            if (!streams[next].decoding) {
+                if (!streams[next].usable) break;
+                continue;
+            }
+            for (std::uint32_t g = last + 1; g < next; ++g) padding.push_back(g);
+            last = next;
+            longest = std::max(longest, streams[next].length);
+        }
+        const bool lone = first == last && policy.pair_lone_rows && longest + 1 > kSplitKv - kKvPadding;
+        if (lone) {
+            const bool right = last + 1 < n && streams[last + 1].usable;
+            const bool left = first > 0 && streams[first - 1].usable &&
+                              (padding.empty() || padding.back() != first - 1);
+            if (right && left) {
+                padding.push_back(streams[first - 1].length < streams[last + 1].length ? first - 1 : last + 1);
+            } else if (right || left) {
+                padding.push_back(right ? last + 1 : first - 1);
+            }
+        }
+        i = last + 1;
+    }
+    std::sort(padding.begin(), padding.end());
+    padding.erase(std::unique(padding.begin(), padding.end()), padding.end());
+    return padding;
+}
+
+}  // namespace nereid::engine::llama
