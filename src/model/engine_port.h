@@ -105,6 +105,8 @@ struct AddRequest {
     std::vector<std::string> image_bytes;    // engines that run the vision tower themselves
     std::string adapter;
     std::uint32_t priority = 0;              // lower first; ties in order of arrival
+    TokenCount generated = 0;                // the last `generated` ids of the prompt were output of this stream before: replayed by
+                                             // decode where replay is exact, counted as output by penalties; < prompt.size()
     std::uint64_t sample_position = 0;       // position of the first sampled token in the (seed, position) key: >0 when a stream is continued
 };
 // Ends a request wherever it is (queued, prefilling, decoding), within one step. Idempotent; an unknown id is ignored.

@@ -1,7 +1,8 @@
 // engine-wire v1: the bytes between a gateway (or pool) and an engine process. docs/formats/engine-wire.md.
 //
 // A connection is a byte stream (Unix socket; over gRPC for remote workers: one message per frame).
-//   message = magic:u32 "NEW1" | type:u16 | flags:u16 (0) | length:u32 | crc32c(payload):u32 | payload
+//   message = magic:u32 "NEW1" | type:u16 | flags:u16 (0) | length:u32 | checksum:u32 | payload
+//   checksum = CRC-32C of the header's first 12 bytes and the payload
 // The client speaks first: Hello{version_min, version_max, client}; the engine answers Welcome{version, EngineInfo}
 // or Refuse{Error}. Then commands flow one way and frames the other. Unknown types are an error in v1 (same
 // version on both sides); every list is length-checked before anything is allocated; a payload is at most
@@ -33,13 +34,16 @@ struct Pong { std::uint64_t nonce = 0; };
 
 using Message = std::variant<Hello, Welcome, Refuse, Ping, Pong, Command, StepFrame>;
 
-// Appends one message to `out`.
-void encode(const Message& message, std::string& out);
-void encode(const Command& command, std::string& out);
-void encode(const StepFrame& frame, std::string& out);
+// Appends one message to `out`. False, and `out` as it was, when the payload would be over kMaxPayload: only an
+// AddRequest with images, a grammar or a prompt beyond all bounds can be that large, and its caller answers kTooLarge.
+bool encode(const Message& message, std::string& out);
+bool encode(const Command& command, std::string& out);
+bool encode(const StepFrame& frame, std::string& out);
 
-// Takes bytes in any chunking and yields messages. After an error the decoder stays in error: the connection
-// must be closed. Holds at most one message (kHeaderBytes + kMaxPayload).
+// Takes bytes in any chunking and yields messages: feed what was read, call next() until it gives nullopt. After an
+// error the decoder stays in error and drops what it is fed: the connection must be closed. Header faults (magic,
+// type, length over the bound) are found as soon as the header is there. Memory: one message and one chunk; a decoded
+// message takes at most about 8 times its payload (a list of empty strings).
 class Decoder {
   public:
     void feed(std::string_view bytes);
@@ -47,6 +51,7 @@ class Decoder {
     Result<std::optional<Message>> next();
 
   private:
+    Result<std::optional<Message>> take();
     std::string buffer_;
     std::size_t at_ = 0;
     std::optional<Error> failed_;
