@@ -1,0 +1,70 @@
+// Frontend: what `nereid serve` and `nereid gateway` share: one loop per core, signals, reload,
+// graceful stop.
+//
+// The calling thread runs loop 0, which also owns signals and, in `serve`, the engine child; the
+// other loops have threads of their own. SIGTERM and SIGINT: the gateway drains, then the worker,
+// then run() returns 0; a second one ends at once with 1. SIGHUP: `reload` is called.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "gateway/gateway.h"
+#include "io/config.h"
+#include "io/real_loop.h"
+#include "io/real_network.h"
+#include "ops/log.h"
+#include "pools/local/local_worker.h"
+
+namespace nereid::app {
+
+struct ServiceOptions {
+    std::int64_t loops = 0;
+    void bind(io::ConfigBinder& b);  // "service.*"
+};
+
+class Frontend {
+  public:
+    explicit Frontend(const ServiceOptions& options);
+    ~Frontend();  // gateways and workers are gone by then
+    Frontend(const Frontend&) = delete;
+    Frontend& operator=(const Frontend&) = delete;
+
+    io::RealLoop& loop() { return main_; }
+    io::RealNetwork& network() { return *networks_[0]; }
+    std::vector<gateway::ShardContext> shards();
+
+    struct Parts {
+        gateway::Gateway* gateway = nullptr;
+        pools::LocalWorker* worker = nullptr;  // may be null
+        std::function<Result<void>()> reload;  // on loop 0; an error is logged
+        ops::Logger* log = nullptr;
+    };
+    // Blocks; returns an exit code.
+    int run(Parts parts);
+    // On loop 0: run() returns `code` soon, without draining.
+    void fail(int code);
+
+  private:
+    void on_signal(int number);
+    io::Task<void> stop_worker();
+
+    io::RealLoop main_;
+    io::LoopThreads others_;
+    std::vector<std::unique_ptr<io::RealNetwork>> networks_;
+    Parts parts_;
+    bool stopping_ = false;
+    int code_ = 0;
+};
+
+// "http://127.0.0.1:8080" for an endpoint as it was bound (a wildcard address becomes loopback: it
+// is for copy and paste).
+std::string url_of(const io::Endpoint& at, bool tls);
+// A request to paste, for `model` at `url`.
+std::string example_request(const std::string& url, const std::string& model);
+
+}  // namespace nereid::app

@@ -1,0 +1,147 @@
+#include "app/gateway_main.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+#include "cli/command.h"
+#include "engine/openai/base_url.h"
+#include "engine/openai/text_backend.h"
+#include "ops/metrics.h"
+
+namespace nereid::app {
+
+namespace {
+
+constexpr std::string_view kUsage =
+    "nereid gateway: the front alone, before OpenAI-compatible servers\n\n"
+    "usage: nereid gateway --backend URL [--backend URL ...] [--model-name NAME] [OPTIONS]\n\n"
+    "The servers' API key, if they want one, is read from the environment: "
+    "NEREID_BACKEND_API_KEY.\n"
+    "  --config FILE        TOML file with the options below (SIGHUP reads it again)\n"
+    "  --listen HOST:PORT   short for --gateway.host and --gateway.port\n\n";
+
+const Aliases& aliases() {
+    static const Aliases all = [] {
+        Aliases out{{"backend", "backend.urls"},
+                    {"model-name", "backend.model_name"},
+                    {"upstream-model", "backend.upstream_model"}};
+        for (const auto& alias : serve_aliases()) {
+            if (alias.second.starts_with("gateway.")) out.push_back(alias);
+        }
+        return out;
+    }();
+    return all;
+}
+
+Result<GatewayMainOptions> load(const cli::Invocation& invocation) {
+    GatewayMainOptions options;
+    TRY_VOID(io::load_config([&options](io::ConfigBinder& b) { options.bind(b); },
+                             {invocation.config_path, invocation.knobs, aliases()}));
+    TRY_VOID(options.gateway.validate());
+    if (options.backend.urls.empty()) {
+        return err(Code::kConfig,
+                   "there is no server to stand in front of. Mend: --backend http://HOST:PORT (key "
+                   "backend.urls).");
+    }
+    for (const auto& url : options.backend.urls) TRY_VOID(engine::openai::parse_base_url(url));
+    return options;
+}
+
+gateway::ModelEntry model_entry(const GatewayMainOptions& options, std::int64_t created) {
+    engine::openai::TextBackendOptions upstream;
+    upstream.base_urls = options.backend.urls;
+    upstream.model = options.backend.upstream_model;
+    upstream.event_timeout = options.gateway.upstream_timeout;
+    if (const char* key = std::getenv("NEREID_BACKEND_API_KEY")) upstream.api_key = key;
+    gateway::ModelEntry entry;
+    entry.id = options.backend.model_name;
+    if (entry.id != "default") entry.aliases = {"default"};
+    entry.created = created;
+    entry.context_tokens = static_cast<TokenCount>(options.backend.context);
+    entry.text_backend = [upstream](const gateway::ShardContext& shard) {
+        auto backend = engine::openai::make_text_backend(*shard.loop, *shard.network, upstream);
+        CHECK_MSG(backend.ok(), "the base urls were read at start");
+        return std::move(*backend);
+    };
+    return entry;
+}
+
+Result<void> reload(const cli::Invocation& invocation, GatewayMainOptions& running,
+                    gateway::Gateway& gateway, ops::Logger& log) {
+    TRY(auto fresh, load(invocation));
+    const auto keys = io::restart_needed([&running](io::ConfigBinder& b) { running.bind(b); },
+                                         [&fresh](io::ConfigBinder& b) { fresh.bind(b); });
+    TRY_VOID(gateway.reload(fresh.gateway));
+    for (const auto& key : keys)
+        log.warn("this key changes at the next start only", {{"key", key}});
+    log.set_level(fresh.log.parsed());
+    running.gateway = fresh.gateway;
+    running.log = fresh.log;
+    return {};
+}
+
+Result<int> run(const cli::Invocation& invocation) {
+    TRY(auto options, load(invocation));
+    Frontend frontend(options.service);
+    ProcessLog process_log(options.log, frontend.loop());
+    ops::Logger& log = process_log.logger();
+    ops::Registry metrics;
+    std::vector<gateway::ModelEntry> models;
+    models.push_back(model_entry(options, frontend.loop().wall_now().seconds()));
+    TRY(const auto gateway,
+        gateway::make_gateway(frontend.shards(), options.gateway, std::move(models), log, metrics));
+    TRY(const auto at, gateway->start());
+    const std::string url = url_of(at, !options.gateway.tls_cert.empty());
+    const std::string text = fmt::format("nereid: listening on {} before {}. Try:\n\n{}\n\n", url,
+                                         fmt::join(options.backend.urls, ", "),
+                                         example_request(url, options.backend.model_name));
+    std::fputs(text.c_str(), stdout);
+    std::fflush(stdout);
+    return frontend.run({.gateway = gateway.get(),
+                         .worker = nullptr,
+                         .reload = [&] { return reload(invocation, options, *gateway, log); },
+                         .log = &log});
+}
+
+}  // namespace
+
+void BackendOptions::bind(io::ConfigBinder& b) {
+    b.knob("backend.urls", urls,
+           {.doc = "Base URLs of OpenAI-compatible servers; the one with the fewest running "
+                   "requests is asked."});
+    b.knob("backend.model_name", model_name, {.doc = "What clients call the model."});
+    b.knob("backend.upstream_model", upstream_model,
+           {.doc = "What the servers call it; empty: as the client does."});
+    b.knob("backend.context", context,
+           {.unit = "tokens",
+            .min = 0,
+            .max = 1e7,
+            .doc = "The model's context, for /v1/models; 0: not told."});
+}
+
+void GatewayMainOptions::bind(io::ConfigBinder& b) {
+    gateway.bind(b);
+    backend.bind(b);
+    service.bind(b);
+    log.bind(b);
+}
+
+int gateway_main(std::span<const std::string> args) {
+    auto invocation = cli::parse_invocation(args);
+    if (!invocation.ok()) return cli::report(invocation.error());
+    if (invocation->help) {
+        GatewayMainOptions options;
+        const std::string help =
+            std::string(kUsage) +
+            io::config_help([&options](io::ConfigBinder& b) { options.bind(b); }, aliases());
+        std::fputs(help.c_str(), stdout);
+        return cli::kOk;
+    }
+    const auto code = run(*invocation);
+    return code.ok() ? *code : cli::report(code.error());
+}
+
+}  // namespace nereid::app

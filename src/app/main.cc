@@ -1,0 +1,41 @@
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "app/config_command.h"
+#include "app/gateway_main.h"
+#include "app/serve.h"
+#include "app/worker.h"
+#include "cli/chat.h"
+#include "cli/command.h"
+
+namespace {
+
+using Args = std::span<const std::string>;
+
+int print_version(Args) {
+    std::puts(nereid::cli::version().c_str());
+    return nereid::cli::kOk;
+}
+
+int chat(Args args) {
+    const char* key = std::getenv("NEREID_API_KEY");
+    return nereid::cli::chat(args, key == nullptr ? "" : key);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    const nereid::cli::Command commands[] = {
+        {"serve", "gateway and engine on this machine", nereid::app::serve},
+        {"gateway", "the front alone, before OpenAI-compatible servers", nereid::app::gateway_main},
+        {"worker", "one engine behind a Unix socket (serve starts it by itself)",
+         nereid::app::worker},
+        {"chat", "talk to a running service from a terminal", chat},
+        {"config", "every knob as a page, or the effective ones as a file",
+         nereid::app::config_command},
+        {"version", "print the version", print_version},
+    };
+    return nereid::cli::dispatch(commands, std::vector<std::string>(argv + 1, argv + argc));
+}

@@ -1,0 +1,30 @@
+// RuntimeFolder: a private place for sockets and files of one running service, removed with
+// everything in it at its end.
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+
+namespace nereid::app {
+
+class RuntimeFolder {
+  public:
+    // A fresh folder of mode 0700 under $XDG_RUNTIME_DIR or, where that is unset, too long for a
+    // socket's path or not writable, under /tmp. kIo.
+    static Result<RuntimeFolder> create();
+    RuntimeFolder(RuntimeFolder&& other) noexcept;
+    RuntimeFolder& operator=(RuntimeFolder&&) = delete;
+    RuntimeFolder(const RuntimeFolder&) = delete;
+    ~RuntimeFolder();
+
+    const std::string& path() const { return path_; }
+    // Writes a file of mode 0600 and returns its path. kIo.
+    Result<std::string> write(const std::string& name, const std::string& content) const;
+
+  private:
+    explicit RuntimeFolder(std::string path) : path_(std::move(path)) {}
+    std::string path_;  // empty = moved from
+};
+
+}  // namespace nereid::app
