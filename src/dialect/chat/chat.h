@@ -23,7 +23,9 @@ struct ParseLimits {
     std::uint32_t max_n = 16;
     std::size_t max_messages = 100'000;
     std::size_t max_stop = 16;               // OpenAI allows 4; real clients send more
+    std::size_t max_prompts = 2048;          // completions and embeddings
     bool strict_unknown_fields = false;      // true: an unknown top-level field is kInvalidArgument
+    bool suffix = false;                     // completions: the engine can fill in the middle; else kUnsupported
 };
 
 // kInvalidArgument / kUnsupported with `param` naming the field ("messages[2].content"). Never throws.
@@ -48,6 +50,8 @@ struct ResponseMeta {
     model::Endpoint endpoint = model::Endpoint::kChat;
     std::string encoding_format = {};   // embeddings
     std::vector<std::string> echo = {}; // completions: prompt text per prompt, prepended to its choices
+    // Completions with echo and logprobs: the prompt's tokens per prompt. A NaN logprob (the first token's) is null.
+    std::vector<std::vector<model::TokenLogprob>> echo_logprobs = {};
 };
 
 // Streaming: each call appends whole SSE frames ("data: {...}\n\n") to `out`; the caller writes what one call

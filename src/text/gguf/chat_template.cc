@@ -1,0 +1,412 @@
+#include "text/gguf/chat_template.h"
+
+#include <jinja/caps.h>
+#include <jinja/lexer.h>
+#include <jinja/parser.h>
+#include <jinja/runtime.h>
+#include <jinja/value.h>
+
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <variant>
+
+#include "base/utf8.h"
+
+namespace nereid::text {
+namespace {
+
+using jinja::mk_val;
+using jinja::value;
+using jinja::value_array;
+using jinja::value_object;
+using jinja::value_string;
+
+constexpr std::string_view kGuard = "\xEF\xB7\x90";          // U+FDD0
+constexpr std::string_view kReplacement = "\xEF\xBF\xBD";    // U+FFFD
+constexpr std::string_view kRaised = "Jinja Exception: ";    // what raise_exception() of a template prefixes
+
+std::string without_guards(std::string_view text) {
+    std::string out;
+    out.reserve(text.size());
+    while (true) {
+        const std::size_t at = text.find(kGuard);
+        out.append(text.substr(0, at));
+        if (at == std::string_view::npos) return out;
+        text.remove_prefix(at + kGuard.size());
+    }
+}
+
+// Makes template values of the caller's data. Everything here is input: marked, and guarded against control tokens.
+class InputValues {
+  public:
+    explicit InputValues(const Vocabulary& vocabulary) : vocabulary_(vocabulary) {}
+
+    value text(std::string_view text) const {
+        auto string = mk_val<value_string>(guarded(text));
+        string->mark_input();
+        return string;
+    }
+
+    value json(const Json& json) const {
+        return json.visit([this](const auto& held) -> value {
+            using T = std::decay_t<decltype(held)>;
+            if constexpr (std::is_same_v<T, std::monostate>) {
+                return mk_val<jinja::value_none>();
+            } else if constexpr (std::is_same_v<T, bool>) {
+                return mk_val<jinja::value_bool>(held);
+            } else if constexpr (std::is_same_v<T, std::int64_t>) {
+                return mk_val<jinja::value_int>(held);
+            } else if constexpr (std::is_same_v<T, std::uint64_t>) {
+                return mk_val<jinja::value_float>(static_cast<double>(held));
+            } else if constexpr (std::is_same_v<T, double>) {
+                return mk_val<jinja::value_float>(held);
+            } else if constexpr (std::is_same_v<T, std::string>) {
+                return text(held);
+            } else if constexpr (std::is_same_v<T, Json::Array>) {
+                auto array = mk_val<value_array>();
+                for (const Json& element : held) array->push_back(this->json(element));
+                return array;
+            } else {
+                auto object = mk_val<value_object>();
+                for (const auto& [name, member] : held) object->insert(guarded(name), this->json(member));
+                return object;
+            }
+        });
+    }
+
+    std::string guarded(std::string_view text) const {
+        std::string valid;
+        if (!is_valid_utf8(text)) {
+            valid = replace_invalid_utf8(text);
+            text = valid;
+        }
+        std::string out;
+        out.reserve(text.size());
+        for (std::size_t at = 0; at < text.size();) {
+            if (text.substr(at).starts_with(kGuard)) {
+                out.append(kReplacement);
+                at += kGuard.size();
+                continue;
+            }
+            const bool breaks = vocabulary_.control_at(text, at) != nullptr;
+            const std::size_t first = character_size(text[at]);
+            out.append(text.substr(at, first));
+            if (breaks) out.append(kGuard);
+            at += first;
+        }
+        return out;
+    }
+
+  private:
+    static std::size_t character_size(char lead) {    // of valid UTF-8
+        const auto b = static_cast<unsigned char>(lead);
+        return b < 0x80 ? 1 : b < 0xe0 ? 2 : b < 0xf0 ? 3 : 4;
+    }
+
+    const Vocabulary& vocabulary_;
+};
+
+// Text of our own (role names, types): neither marked nor guarded.
+value own(std::string text) { return mk_val<value_string>(std::move(text)); }
+
+std::string joined_text(const model::Message& message) {
+    std::string text;
+    bool first = true;
+    for (const model::Part& part : message.parts) {
+        const std::string* piece = nullptr;
+        if (const auto* plain = std::get_if<model::TextPart>(&part)) piece = &plain->text;
+        if (const auto* refusal = std::get_if<model::RefusalPart>(&part)) piece = &refusal->text;
+        if (piece == nullptr) continue;
+        if (!first) text += '\n';    // as vLLM and llama.cpp join parts
+        text += *piece;
+        first = false;
+    }
+    return text;
+}
+
+class JinjaTemplate final : public ChatTemplate {
+  public:
+    // Throws what the engine throws.
+    JinjaTemplate(std::shared_ptr<const Vocabulary> vocabulary, const std::string& source)
+        : vocabulary_(std::move(vocabulary)), source_(source) {
+        jinja::lexer lexer;
+        const auto tokens = lexer.tokenize(source);
+        parsed_source_ = tokens.source;
+        program_ = jinja::parse_from_tokens(tokens);
+        caps_ = jinja::caps_get(program_);
+        knows_developer_ = source.find("developer") != std::string::npos;
+    }
+
+    Result<RenderedPrompt> render(const model::Request& request) const override;
+    const std::string& source() const override { return source_; }
+    bool supports_tools() const override { return caps_.supports_tools; }
+
+  private:
+    Result<void> check(const model::Request& request) const;
+    value messages(const model::Request& request, const InputValues& input) const;
+    value message(const model::Message& message, const InputValues& input) const;
+    value content(const model::Message& message, const std::string& before, const InputValues& input) const;
+    value tool_calls(const model::Message& message, const InputValues& input) const;
+    value tools(const model::Request& request, const InputValues& input) const;
+    std::string role(model::Role role) const;
+    RenderedPrompt encode(const std::vector<jinja::string_part>& parts) const;
+
+    std::shared_ptr<const Vocabulary> vocabulary_;
+    std::string source_;
+    std::string parsed_source_;
+    jinja::program program_;
+    jinja::caps caps_;
+    bool knows_developer_ = false;
+};
+
+constexpr std::array<std::string_view, 5> kReserved = {"messages", "tools", "add_generation_prompt", "bos_token",
+                                                       "eos_token"};
+
+Result<void> JinjaTemplate::check(const model::Request& request) const {
+    if (request.messages.empty()) return err(Code::kInvalidArgument, "messages is empty", "messages");
+    for (std::size_t i = 0; i < request.messages.size(); ++i) {
+        for (const model::Part& part : request.messages[i].parts) {
+            if (!std::holds_alternative<model::ImagePart>(part)) continue;
+            return err(Code::kUnsupported, "this model takes no images", "messages[" + std::to_string(i) + "].content");
+        }
+    }
+    const bool wants_tools = !request.tools.empty() && request.tool_choice.kind != model::ToolChoice::Kind::kNone;
+    if (wants_tools && !caps_.supports_tools) {
+        return err(Code::kUnsupported, "this model's chat template has no place for tools", "tools");
+    }
+    if (!request.template_args.is_null() && !request.template_args.is_object()) {
+        return err(Code::kInvalidArgument, "chat_template_kwargs must be an object", "chat_template_kwargs");
+    }
+    for (const std::string_view name : kReserved) {
+        if (request.template_args.find(name) == nullptr) continue;
+        return err(Code::kInvalidArgument, "this argument belongs to the request itself",
+                   "chat_template_kwargs." + std::string(name));
+    }
+    return {};
+}
+
+std::string JinjaTemplate::role(model::Role role) const {
+    switch (role) {
+        case model::Role::kSystem: return "system";
+        case model::Role::kDeveloper: return knows_developer_ ? "developer" : "system";    // A71
+        case model::Role::kUser: return "user";
+        case model::Role::kAssistant: return "assistant";
+        case model::Role::kTool: return "tool";
+    }
+    return "user";
+}
+
+value JinjaTemplate::content(const model::Message& message, const std::string& before, const InputValues& input) const {
+    std::string text = joined_text(message);    // "" for null and absent content (A69, A70)
+    if (!before.empty()) text = text.empty() ? before : before + "\n" + text;
+    if (caps_.supports_string_content) return input.text(text);
+    auto part = mk_val<value_object>();
+    part->insert("type", own("text"));
+    part->insert("text", input.text(text));
+    auto parts = mk_val<value_array>();
+    parts->push_back(part);
+    return parts;
+}
+
+// Arguments are the model's own bytes. Templates that walk them need an object; broken JSON (A101) becomes one.
+value JinjaTemplate::tool_calls(const model::Message& message, const InputValues& input) const {
+    auto calls = mk_val<value_array>();
+    for (const model::ToolCall& call : message.tool_calls) {
+        auto function = mk_val<value_object>();
+        function->insert("name", input.text(call.name));
+        if (caps_.supports_object_arguments) {
+            const auto parsed = Json::parse(call.arguments.empty() ? "{}" : call.arguments);
+            const bool usable = !call.custom && parsed.ok() && parsed->is_object();
+            function->insert("arguments", input.json(usable ? *parsed : Json(Json::Object{{"input", call.arguments}})));
+        } else {
+            function->insert("arguments", input.text(call.arguments.empty() ? "{}" : call.arguments));
+        }
+        auto object = mk_val<value_object>();
+        object->insert("id", input.text(call.id));
+        object->insert("type", own("function"));
+        object->insert("function", function);
+        calls->push_back(object);
+    }
+    return calls;
+}
+
+// For templates that cannot show calls: the usual notation inside the text, so that nothing of the history is lost.
+std::string calls_as_text(const model::Message& message) {
+    std::string text;
+    for (const model::ToolCall& call : message.tool_calls) {
+        if (!text.empty()) text += '\n';
+        text += "<tool_call>\n{\"name\": ";
+        append_json_string(text, call.name);
+        text += ", \"arguments\": " + (call.arguments.empty() ? "{}" : call.arguments) + "}\n</tool_call>";
+    }
+    return text;
+}
+
+value JinjaTemplate::message(const model::Message& message, const InputValues& input) const {
+    auto object = mk_val<value_object>();
+    object->insert("role", own(role(message.role)));
+    const bool show_calls = !message.tool_calls.empty() && caps_.supports_tool_calls;
+    if (!message.tool_calls.empty() && !show_calls) {
+        model::Message flat = message;
+        flat.parts.push_back(model::TextPart{calls_as_text(message)});
+        if (joined_text(message).empty()) flat.parts.erase(flat.parts.begin(), flat.parts.end() - 1);
+        object->insert("content", content(flat, "", input));
+    } else {
+        object->insert("content", content(message, "", input));
+    }
+    if (show_calls) object->insert("tool_calls", tool_calls(message, input));
+    if (!message.reasoning.empty()) object->insert("reasoning_content", input.text(message.reasoning));
+    if (!message.name.empty()) object->insert("name", input.text(message.name));
+    if (!message.tool_call_id.empty()) object->insert("tool_call_id", input.text(message.tool_call_id));
+    return object;
+}
+
+value JinjaTemplate::messages(const model::Request& request, const InputValues& input) const {
+    auto list = mk_val<value_array>();
+    std::string system;    // waits for a user turn where the template has no system role
+    for (const model::Message& from : request.messages) {
+        const bool is_system = role(from.role) == "system";
+        if (is_system && !caps_.supports_system_role) {
+            const std::string text = joined_text(from);
+            system += system.empty() ? text : "\n" + text;
+            continue;
+        }
+        value to = message(from, input);
+        if (!system.empty() && from.role == model::Role::kUser) {
+            to->insert(own("content"), content(from, system, input));
+            system.clear();
+        }
+        list->push_back(std::move(to));
+    }
+    if (!system.empty()) {
+        list->push_back(message({.role = model::Role::kUser, .parts = {model::TextPart{system}}}, input));
+    }
+    return list;
+}
+
+value JinjaTemplate::tools(const model::Request& request, const InputValues& input) const {
+    auto list = mk_val<value_array>();
+    for (const model::Tool& tool : request.tools) {
+        if (!request.tool_choice.allowed.empty() &&
+            std::ranges::find(request.tool_choice.allowed, tool.name) == request.tool_choice.allowed.end()) {
+            continue;
+        }
+        auto function = mk_val<value_object>();
+        function->insert("name", input.text(tool.name));
+        function->insert("description", input.text(tool.description));
+        Json parameters = tool.parameters;
+        if (tool.custom) {
+            parameters = Json(Json::Object{{"type", "object"},
+                                           {"properties", Json::Object{{"input", Json::Object{{"type", "string"}}}}},
+                                           {"required", Json::Array{"input"}}});
+        } else if (!parameters.is_object()) {
+            parameters = Json(Json::Object{{"type", "object"}, {"properties", Json::Object{}}});
+        }
+        function->insert("parameters", input.json(parameters));
+        auto object = mk_val<value_object>();
+        object->insert("type", own("function"));
+        object->insert("function", function);
+        list->push_back(object);
+    }
+    return list;
+}
+
+RenderedPrompt JinjaTemplate::encode(const std::vector<jinja::string_part>& parts) const {
+    RenderedPrompt prompt;
+    std::string plain;    // since the last control token; guards are still inside
+    bool strip_next = false;
+    const auto flush = [&](bool strip_right) {
+        std::string text = without_guards(plain);
+        plain.clear();
+        prompt.text += text;
+        std::string_view rest = text;
+        const auto is_space = [](char c) { return c == ' ' || (c >= '\t' && c <= '\r'); };
+        while (strip_next && !rest.empty() && is_space(rest.front())) rest.remove_prefix(1);
+        while (strip_right && !rest.empty() && is_space(rest.back())) rest.remove_suffix(1);
+        if (!rest.empty()) vocabulary_->encode(rest, Special::kPlain, prompt.tokens);
+    };
+    for (const jinja::string_part& part : parts) {
+        if (part.is_input) {
+            plain += part.val;
+            continue;
+        }
+        std::size_t from = 0;
+        for (std::size_t at = 0; at < part.val.size();) {
+            const ControlToken* control = vocabulary_->control_at(part.val, at);
+            if (control == nullptr) {
+                ++at;
+                continue;
+            }
+            plain.append(part.val, from, at - from);
+            flush(control->strips_left);
+            prompt.tokens.push_back(control->id);
+            prompt.text += control->text;
+            strip_next = control->strips_right;
+            at += control->text.size();
+            from = at;
+        }
+        plain.append(part.val, from);
+    }
+    flush(false);
+    if (vocabulary_->adds_bos() && (prompt.tokens.empty() || prompt.tokens.front() != vocabulary_->bos())) {
+        prompt.tokens.insert(prompt.tokens.begin(), vocabulary_->bos());
+    }
+    return prompt;
+}
+
+// The engine wraps each exception into a description with the template's source; the caller needs the last line.
+std::string last_line_of(std::string_view what) {
+    const std::size_t raised = what.rfind(kRaised);
+    if (raised != std::string_view::npos) return std::string(what.substr(raised + kRaised.size()));
+    const std::size_t error = what.rfind("Error: ");
+    return std::string(error == std::string_view::npos ? what : what.substr(error + 7));
+}
+
+Result<RenderedPrompt> JinjaTemplate::render(const model::Request& request) const {
+    TRY_VOID(check(request));
+    const InputValues input(*vocabulary_);
+    try {
+        jinja::context context(parsed_source_);
+        context.set_val("messages", messages(request, input));
+        if (!request.tools.empty() && request.tool_choice.kind != model::ToolChoice::Kind::kNone) {
+            context.set_val("tools", tools(request, input));
+        }
+        context.set_val("bos_token", own(std::string(vocabulary_->piece(vocabulary_->bos(), Special::kParse))));
+        context.set_val("eos_token", own(std::string(vocabulary_->piece(vocabulary_->eos(), Special::kParse))));
+        context.set_val("add_generation_prompt", mk_val<jinja::value_bool>(request.add_generation_prompt));
+        if (!request.reasoning_effort.empty()) {
+            context.set_val("reasoning_effort", input.text(request.reasoning_effort));
+            context.set_val("enable_thinking", mk_val<jinja::value_bool>(request.reasoning_effort != "none"));
+        }
+        if (request.template_args.is_object()) {
+            for (const auto& [name, argument] : request.template_args.as_object()) {
+                context.set_val(name, input.json(argument));
+            }
+        }
+        jinja::runtime runtime(context);
+        const value results = runtime.execute(program_);
+        return encode(jinja::runtime::gather_string_parts(results)->val_str.parts);
+    } catch (const std::exception& e) {
+        const std::string_view what = e.what();
+        if (what.find(kRaised) != std::string_view::npos) {
+            return err(Code::kInvalidArgument, "the model's chat template refuses this: " + without_guards(last_line_of(what)),
+                       "messages");
+        }
+        return err(Code::kUnsupported,
+                   "the model's chat template cannot render this request: " + without_guards(last_line_of(what)), "messages");
+    }
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const ChatTemplate>> make_jinja_template(std::shared_ptr<const Vocabulary> vocabulary,
+                                                                const std::string& source) {
+    try {
+        return std::shared_ptr<const ChatTemplate>(std::make_shared<JinjaTemplate>(std::move(vocabulary), source));
+    } catch (const std::exception& e) {
+        return err(Code::kConfig, std::string("the chat template does not parse: ") + e.what());
+    }
+}
+
+}  // namespace nereid::text
