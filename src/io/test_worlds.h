@@ -10,6 +10,8 @@
 
 #include "io/real_loop.h"
 #include "io/real_network.h"
+#include "io/sim_loop.h"
+#include "io/sim_network.h"
 
 namespace nereid::io {
 
@@ -34,8 +36,18 @@ struct UnixWorld : RealWorld {
     }
 };
 
-using LoopWorlds = testing::Types<RealWorld>;
-using NetworkWorlds = testing::Types<TcpWorld, UnixWorld>;
+struct SimWorld {
+    SimScheduler scheduler{7};
+    SimLoop loop{scheduler};
+    SimNetwork net{scheduler, {}};
+    SimHost host{net, "10.0.0.1", loop};
+    bool run_until(const std::function<bool()>& done) { return scheduler.run_until(done, 1h) == SimEnd::kDone; }
+    Network& network() { return host; }
+    Endpoint listen_at() { return {.host = "10.0.0.1", .port = 0, .unix_path = {}}; }
+};
+
+using LoopWorlds = testing::Types<RealWorld, SimWorld>;
+using NetworkWorlds = testing::Types<TcpWorld, UnixWorld, SimWorld>;
 
 // Runs the coroutine function `f` to its end on the world's loop.
 template <class World, class F>

@@ -2,7 +2,8 @@
 //
 // A server arms a deadline for nearly every wait and cancels nearly all of them long before they are due: a lazily
 // cancelled heap would fill with corpses, a wheel needs a tick. Here arm and cancel are O(log n), in practice a step or
-// two, since a new deadline is later than most. Equal times fire in the order in which they were armed.
+// two, since a new deadline is later than most. Equal times fire in the order of `tie` (the simulator draws it), then in
+// the order in which they were armed. `tag` names who armed it, so that all of one owner can be cancelled (O(n)).
 // Not thread-safe; the functions are run by the caller.
 #pragma once
 
@@ -21,7 +22,7 @@ class TimerHeap {
     using Fn = std::move_only_function<void()>;
     using Id = std::uint64_t;    // slot in the low half, generation in the high half; never 0
 
-    Id arm(TimePoint at, Fn fn) {
+    Id arm(TimePoint at, Fn fn, std::uint64_t tie = 0, std::uint64_t tag = 0) {
         std::uint32_t slot = 0;
         if (free_.empty()) {
             slot = static_cast<std::uint32_t>(slots_.size());
@@ -31,7 +32,9 @@ class TimerHeap {
             free_.pop_back();
         }
         slots_[slot].fn = std::move(fn);
-        heap_.push_back({at, next_sequence_++, slot});
+        slots_[slot].tag = tag;
+        slots_[slot].armed = true;
+        heap_.push_back({at, tie, next_sequence_++, slot});
         sift_up(heap_.size() - 1);
         return (static_cast<Id>(slots_[slot].generation) << 32) | slot;
     }
@@ -39,9 +42,16 @@ class TimerHeap {
     // Does nothing for a timer that has fired, was cancelled or never was. The function is destroyed before it returns.
     void cancel(Id id) {
         const auto slot = static_cast<std::uint32_t>(id);
-        if (slot >= slots_.size() || slots_[slot].generation != static_cast<std::uint32_t>(id >> 32)) return;
+        if (slot >= slots_.size() || !slots_[slot].armed) return;
+        if (slots_[slot].generation != static_cast<std::uint32_t>(id >> 32)) return;
         // Its destructor may arm and cancel: it runs when our state is whole again.
         const Fn doomed = release(slot);
+    }
+
+    void cancel_all(std::uint64_t tag) {
+        for (std::uint32_t slot = 0; slot < slots_.size(); ++slot) {
+            if (slots_[slot].armed && slots_[slot].tag == tag) static_cast<void>(release(slot));
+        }
     }
 
     bool empty() const { return heap_.empty(); }
@@ -49,18 +59,26 @@ class TimerHeap {
     // never() when there is no timer.
     TimePoint next_at() const { return heap_.empty() ? TimePoint::never() : heap_[0].at; }
 
+    // Precondition: not empty.
+    std::uint64_t next_tag() const { return slots_[heap_[0].slot].tag; }
     // Precondition: not empty. Removes the earliest and returns its function.
     Fn pop() { return release(heap_[0].slot); }
 
   private:
     struct Entry {
         TimePoint at;
+        std::uint64_t tie;
         std::uint64_t sequence;
         std::uint32_t slot;
-        bool before(const Entry& o) const { return at != o.at ? at < o.at : sequence < o.sequence; }
+        bool before(const Entry& o) const {
+            if (at != o.at) return at < o.at;
+            return tie != o.tie ? tie < o.tie : sequence < o.sequence;
+        }
     };
     struct Slot {
         Fn fn;
+        std::uint64_t tag = 0;
+        bool armed = false;
         std::size_t position = 0;         // index in heap_
         std::uint32_t generation = 1;     // never 0, so an id is never 0
     };
@@ -74,6 +92,7 @@ class TimerHeap {
             sift_up(at);
             sift_down(slots_[last.slot].position);
         }
+        slots_[slot].armed = false;
         if (++slots_[slot].generation == 0) slots_[slot].generation = 1;
         free_.push_back(slot);
         return std::exchange(slots_[slot].fn, Fn{});
