@@ -30,13 +30,19 @@ struct TextBackendOptions {
 class TextBackend {
   public:
     virtual ~TextBackend() = default;
-    // Runs the request to its end, giving each batch of Events (what one read of the body completed) to `on_events`,
-    // whose task is awaited (backpressure). Ends with Done or Failed as the last event. Destroying the task closes
-    // the upstream connection, which aborts the request there. A server that refuses the connection before any
-    // byte was sent is tried once on another base url.
-    using OnEvents = std::function<io::Task<void>(std::vector<model::Event>&)>;
-    virtual io::Task<void> run(const model::Request& request, OnEvents on_events) = 0;
+    // Takes what one read of the answer completed, and is awaited (backpressure). false: nobody wants the rest; run()
+    // closes the upstream connection and returns.
+    using OnEvents = std::function<io::Task<bool>(std::vector<model::Event>&)>;
+    // Runs the request to its end; the last event is Done or Failed, unless `on_events` said false. Start comes with the
+    // upstream's status, so what fails before it can still be answered with a status of its own. Destroying the task
+    // closes the upstream connection, which aborts the request there. A server that cannot be connected to is left
+    // alone for a second and the request tried once on another base url; nothing is sent twice after that.
+    // `served_by`, when given, is set to the base url that was asked (for logs). `request` must outlive the task.
+    // Failed: the upstream's own 4xx; kUnavailable (not reachable, its 5xx), kDeadlineExceeded (silent for
+    // event_timeout), kWorkerLost (cut after output), kCorrupt is reported as kUnavailable.
+    virtual io::Task<void> run(const model::Request& request, OnEvents on_events, std::string* served_by = nullptr) = 0;
 };
-std::unique_ptr<TextBackend> make_text_backend(io::Loop& loop, io::Network& network, TextBackendOptions options);
+// kConfig for a base url that cannot be read: "http(s)://host[:port][/prefix]"; a prefix "/v1" is the same as none.
+Result<std::unique_ptr<TextBackend>> make_text_backend(io::Loop& loop, io::Network& network, TextBackendOptions options);
 
 }  // namespace nereid::engine::openai

@@ -1,0 +1,30 @@
+// What the shards of one gateway share: counters (relaxed atomics), the log, and the knobs. Knobs and keys are immutable
+// snapshots: a reload gives each shard a new one, requests that run keep theirs.
+#pragma once
+
+#include <memory>
+
+#include "gateway/access_log.h"
+#include "gateway/admission.h"
+#include "gateway/auth.h"
+#include "gateway/gateway.h"
+#include "gateway/probe.h"
+
+namespace nereid::gateway {
+
+struct Settings {
+    GatewayOptions options;
+    std::shared_ptr<const KeyTable> keys;    // null = no authentication
+};
+
+struct Core {
+    Core(std::int64_t queue_max, ops::Logger& logger, ops::Registry& metrics)
+        : admission(queue_max), probe(metrics), log(logger), registry(metrics) {}
+    Admission admission;
+    Probe probe;
+    ops::Logger& log;
+    ops::Registry& registry;
+    AccessLog access_log;
+};
+
+}  // namespace nereid::gateway

@@ -1,0 +1,113 @@
+#include "gateway/exchange.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/json.h"
+#include "dialect/chat/chat.h"
+#include "ops/trace.h"
+
+namespace nereid::gateway {
+namespace {
+
+constexpr std::string_view kApiVersion = "2020-10-01";    // what OpenAI's own servers say
+constexpr std::string_view kJson = "application/json";
+
+std::int64_t ceil_seconds(Duration d) { return std::max<std::int64_t>(1, (d + 1s - Duration{1}) / 1s); }
+
+// The official SDKs obey x-should-retry first, then retry-after-ms, then retry-after.
+void add_retry_headers(io::Headers& headers, const Error& error, int status, Duration retry_after) {
+    if (status < 500 && status != 429) return;
+    const bool retry = code_info(error.code).retryable;
+    headers.add("x-should-retry", retry ? "true" : "false");
+    if (!retry || (status != 429 && status != 503)) return;
+    headers.add("retry-after", fmt::to_string(ceil_seconds(retry_after)));
+    headers.add("retry-after-ms", fmt::to_string(retry_after / 1ms));
+}
+
+}  // namespace
+
+Exchange::Exchange(Core& core, io::Loop& loop, std::shared_ptr<const Settings> settings, io::HttpRequest& http,
+                   io::HttpReply& reply, std::string fallback_id)
+    : core_(core), loop_(loop), settings_(std::move(settings)), http_(http), reply_(reply) {
+    const auto offered = sane_request_id(http_.headers.get("x-request-id"));
+    record.id = offered.empty() ? std::move(fallback_id) : std::string(offered);
+    record.received = http_.received;
+    record.peer = http_.peer;
+    if (const auto parent = http_.headers.get("traceparent"); !parent.empty()) {
+        if (const auto context = ops::parse_traceparent(parent)) record.trace_id = context->trace_id_hex();
+    }
+}
+
+Exchange::~Exchange() {
+    if (record.end.empty()) record.end = record.status == 0 ? "aborted" : "ok";
+    const TimePoint now = loop_.now();
+    core_.probe.ended(record, now);
+    if (core_.access_log.enabled()) core_.access_log.write(access_line(record, now, loop_.wall_now()));
+}
+
+bool Exchange::authenticate() {
+    if (!settings_->keys) return true;
+    key_ = settings_->keys->find(presented_key(http_.headers));
+    if (key_ == nullptr) return false;
+    record.key = key_->name;
+    return true;
+}
+
+Result<void> Exchange::admit() {
+    TRY(ticket_, core_.admission.enter(key_));
+    return {};
+}
+
+io::Headers Exchange::headers(std::string_view content_type) const {
+    io::Headers h;
+    h.add("content-type", content_type);
+    h.add("x-request-id", record.id);
+    h.add("openai-version", kApiVersion);
+    h.add("openai-processing-ms", fmt::to_string((loop_.now() - record.received) / 1ms));
+    if (core_.admission.draining()) h.add("connection", "close");
+    return h;
+}
+
+io::Task<void> Exchange::send(int status, io::Headers headers, std::string body) {
+    record.status = status;
+    const auto sent = co_await reply_.send(status, headers, body);
+    if (!sent.ok()) write_failed(sent.error());
+}
+
+io::Task<void> Exchange::send_json(int status, std::string body) {
+    return send(status, headers(kJson), std::move(body));
+}
+
+io::Task<void> Exchange::fail(Error error) {
+    const int status = dialect::chat::error_status(error);
+    ended_as(code_info(error.code).name);
+    io::Headers h = headers(kJson);
+    add_retry_headers(h, error, status, options().retry_after);
+    if (status == 401) h.add("www-authenticate", "Bearer");
+    return send(status, std::move(h), dialect::chat::error_body(error));
+}
+
+void Exchange::ended_as(std::string_view why) {
+    if (record.end.empty()) record.end = why;
+}
+
+void Exchange::write_failed(const Error& error) {
+    record.end = error.code == Code::kDeadlineExceeded ? kEndSlowClient : kEndClientGone;
+}
+
+std::string error_json(std::string_view message, std::string_view type, std::string_view code, std::string_view param) {
+    std::string out;
+    JsonWriter w(out);
+    w.begin_object().key("error").begin_object();
+    w.member("message", message).member("type", type);
+    if (param.empty()) w.key("param").null();
+    else w.member("param", param);
+    w.member("code", code);
+    w.end_object().end_object();
+    return out;
+}
+
+}  // namespace nereid::gateway

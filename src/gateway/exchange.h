@@ -1,0 +1,67 @@
+// Exchange: one request and its one response. Whatever ends it, its destructor releases the slot, writes the one
+// access-log line and moves the metrics: nothing else does (cases A31, A55).
+//
+// Lives in the frame of the connection's handler. Loop thread only.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "gateway/core.h"
+#include "gateway/record.h"
+#include "io/http.h"
+#include "io/loop.h"
+
+namespace nereid::gateway {
+
+class Exchange {
+  public:
+    Exchange(Core& core, io::Loop& loop, std::shared_ptr<const Settings> settings, io::HttpRequest& http, io::HttpReply& reply,
+             std::string fallback_id);
+    ~Exchange();
+    Exchange(const Exchange&) = delete;
+    Exchange& operator=(const Exchange&) = delete;
+
+    io::HttpRequest& http() { return http_; }
+    io::HttpReply& reply() { return reply_; }
+    io::Loop& loop() { return loop_; }
+    Core& core() { return core_; }
+    const GatewayOptions& options() const { return settings_->options; }
+    const Settings& settings() const { return *settings_; }
+    const ApiKey* key() const { return key_; }
+
+    RequestRecord record;
+
+    // false: no valid key was presented. Always true without a key file.
+    bool authenticate();
+    Result<void> admit();
+    void drop_slot() { ticket_.release(); }
+
+    // Headers that every response carries.
+    io::Headers headers(std::string_view content_type) const;
+    // The whole response in one write. A client that is gone is noted in the record.
+    io::Task<void> send(int status, io::Headers headers, std::string body);
+    io::Task<void> send_json(int status, std::string body);
+    // The error in OpenAI's shape, with its status and retry hints; nothing may have been sent before.
+    io::Task<void> fail(Error error);
+
+    // Sets why it ended, unless that is known already.
+    void ended_as(std::string_view why);
+    // The same for a write that failed: a client that does not read, or one that is gone.
+    void write_failed(const Error& error);
+
+  private:
+    Core& core_;
+    io::Loop& loop_;
+    std::shared_ptr<const Settings> settings_;
+    io::HttpRequest& http_;
+    io::HttpReply& reply_;
+    const ApiKey* key_ = nullptr;
+    Admission::Ticket ticket_;
+};
+
+// An error object that no Error code stands for (unknown route, method, encoding).
+std::string error_json(std::string_view message, std::string_view type, std::string_view code, std::string_view param = {});
+
+}  // namespace nereid::gateway

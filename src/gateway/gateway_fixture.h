@@ -1,0 +1,127 @@
+// A gateway on one loop of virtual time with two models, "m" (token engine) and "t" (text engine), both under the test's
+// control.
+#pragma once
+
+#include "gateway/gateway_testing.h"
+#include "ops/log.h"
+#include "ops/metrics.h"
+
+namespace nereid::gateway {
+
+// A text engine that gives what the test puts into `script`, and waits at a null entry for release().
+class FakeTextBackend final : public pools::TextBackend {
+  public:
+    struct Shared {
+        std::vector<std::vector<model::Event>> script;
+        int running = 0;
+        int runs = 0;
+        int cut = 0;                   // destroyed before its end
+        model::Request last;
+        std::vector<io::Signal*> waiting;
+    };
+    FakeTextBackend(io::Loop& loop, Shared& shared) : loop_(loop), shared_(shared) {}
+    io::Task<void> run(const model::Request& request, OnEvents on_events, std::string* served_by) override {
+        struct Running {
+            Shared& s;
+            bool done = false;
+            explicit Running(Shared& shared) : s(shared) { ++s.running; ++s.runs; }
+            ~Running() { --s.running; s.cut += done ? 0 : 1; }
+        } running(shared_);
+        if (served_by != nullptr) *served_by = "http://upstream";
+        shared_.last = request;
+        io::Signal released(loop_);
+        auto script = shared_.script;
+        for (auto& events : script) {
+            if (events.empty()) {
+                shared_.waiting.push_back(&released);
+                co_await released.wait();
+                std::erase(shared_.waiting, &released);
+                continue;
+            }
+            if (!co_await on_events(events)) break;
+        }
+        running.done = true;
+    }
+
+  private:
+    io::Loop& loop_;
+    Shared& shared_;
+};
+
+class GatewayTest : public testing::Test {
+  protected:
+    GatewayTest() {
+        options.port = 0;
+        options.access_log = log_path();
+        text_.tokenizer = std::make_shared<ByteTokenizer>();
+        text_.chat_template = std::make_shared<PlainTemplate>(text_.tokenizer, true);
+        text_.context_tokens = 100;
+    }
+    ~GatewayTest() override {
+        gateway.reset();
+        loop.settle();
+        std::filesystem::remove(log_path());
+    }
+
+    void start() {
+        std::vector<ModelEntry> models(2);
+        models[0].id = "m";
+        models[0].aliases = {"default"};
+        models[0].created = 7;
+        models[0].text = text_;
+        models[0].worker = [this](io::Loop&) { return worker.handle(); };
+        models[1].id = "t";
+        models[1].text_backend = [this](const ShardContext& c) { return std::make_unique<FakeTextBackend>(*c.loop, backend); };
+        auto made = make_gateway({{&loop, &net}}, options, std::move(models), log, metrics);
+        ASSERT_TRUE(made.ok()) << made.error().message;
+        gateway = std::move(*made);
+        const auto bound = gateway->start();
+        ASSERT_TRUE(bound.ok()) << bound.error().message;
+        loop.settle();
+    }
+    std::unique_ptr<Client> client() { return std::make_unique<Client>(net); }
+    std::unique_ptr<Client> chat(std::string_view extra = {}, std::string_view headers = {}) {
+        auto c = client();
+        c->post("/v1/chat/completions", chat_body(extra), headers);
+        loop.settle();
+        return c;
+    }
+    static std::string chat_body(std::string_view extra = {}) {
+        return fmt::format(R"({{"model":"m","messages":[{{"role":"user","content":"Hi"}}]{}}})", extra);
+    }
+    std::string log_path() const {
+        const auto* info = testing::UnitTest::GetInstance()->current_test_info();
+        return fmt::format("{}nereid-gateway-{}-{}.log", testing::TempDir(), getpid(), info->name());
+    }
+    std::vector<Json> access_lines() {
+        std::ifstream in(log_path());
+        std::vector<Json> out;
+        for (std::string line; std::getline(in, line);) {
+            auto j = Json::parse(line);
+            EXPECT_TRUE(j.ok()) << line;
+            if (j.ok()) out.push_back(*j);
+        }
+        return out;
+    }
+    // The value of a sample in /metrics, by its name with labels; -1 when it is not there.
+    double metric(std::string_view sample) {
+        auto c = client();
+        c->get("/metrics");
+        loop.settle();
+        const std::string text = "\n" + c->body();
+        const auto at_ = text.find("\n" + std::string(sample) + " ");
+        return at_ == std::string::npos ? -1 : std::stod(text.substr(at_ + sample.size() + 2));
+    }
+
+    io::TestLoop loop;
+    io::TestNetwork net{loop};
+    FakeWorker worker;
+    FakeTextBackend::Shared backend;
+    GatewayOptions options;
+    ops::Logger log;
+    ops::Registry metrics;
+    text::TextModel text_;
+    std::unique_ptr<Gateway> gateway;
+};
+
+}  // namespace nereid::gateway

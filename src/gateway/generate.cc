@@ -1,0 +1,133 @@
+#include "gateway/generate.h"
+
+#include <memory>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/json.h"
+#include "gateway/responder.h"
+#include "gateway/subtask.h"
+#include "gateway/token_plan.h"
+#include "gateway/token_request.h"
+
+namespace nereid::gateway {
+namespace {
+
+namespace chat = dialect::chat;
+
+Result<model::Request> parse(Exchange& x) {
+    auto body = Json::parse(x.http().body);
+    if (!body.ok()) {
+        return err(Code::kInvalidArgument, "We could not parse the JSON body of your request: " + body.error().message + ".");
+    }
+    const chat::ParseLimits limits{.max_n = static_cast<std::uint32_t>(x.options().max_n), .strict_unknown_fields = x.options().strict_fields};
+    switch (x.record.route) {
+        case Route::kCompletions: return chat::parse_completion(*body, limits);
+        case Route::kEmbeddings: return chat::parse_embeddings(*body, limits);
+        default: return chat::parse_chat(*body, limits);
+    }
+}
+
+chat::ResponseMeta meta_of(const model::Request& r, std::string id, WallTime now) {
+    chat::ResponseMeta meta;
+    meta.id = std::move(id);
+    meta.model = r.model;
+    meta.created = now.seconds();
+    meta.include_usage = r.include_usage;
+    meta.logprobs = r.logprobs;
+    meta.n = r.n;
+    meta.endpoint = r.endpoint;
+    meta.encoding_format = r.encoding_format;
+    return meta;
+}
+
+std::string_view id_prefix(model::Endpoint endpoint) {
+    switch (endpoint) {
+        case model::Endpoint::kCompletions: return "cmpl";
+        case model::Endpoint::kEmbeddings: return "embd";
+        default: return "chatcmpl";
+    }
+}
+
+// Same weights, same layout: same fingerprint.
+std::string fingerprint(const model::EngineInfo& info) {
+    return "fp_" + to_hex(std::span(info.model_digest).first(5));
+}
+
+io::Task<void> run_tokens(Exchange& x, ShardTools tools, ShardModel& m, model::Request request) {
+    const auto info = m.engine();
+    if (!info.ok()) {
+        co_await x.fail(info.error());
+        co_return;
+    }
+    const TimePoint begin = x.loop().now();
+    const model::Namespace ns = m.kv_namespace(x.record.key, **info);
+    auto plan = plan_tokens(request, {.text = m.entry->text,
+                                      .info = **info,
+                                      .context_limit = m.entry->context_tokens,
+                                      .kv_namespace = ns,
+                                      .seed = tools.prng.next() >> 1});
+    x.record.render = x.loop().now() - begin;
+    if (!plan.ok()) {
+        co_await x.fail(std::move(plan.error()));
+        co_return;
+    }
+    chat::ResponseMeta meta = meta_of(request, make_id(id_prefix(request.endpoint), tools.prng), x.loop().wall_now());
+    meta.system_fingerprint = fingerprint(**info);
+    meta.n = static_cast<std::uint32_t>(plan->adds.size());
+    meta.echo = std::move(plan->echo);
+    Responder responder(x, std::move(meta), request.stream);
+    TokenRequest tokens(x, m, request, *std::move(plan), responder);
+    co_await tokens.run();
+}
+
+io::Task<void> run_text(Exchange& x, ShardTools tools, ShardModel& m, model::Request request) {
+    Responder responder(x, meta_of(request, make_id(id_prefix(request.endpoint), tools.prng), x.loop().wall_now()), request.stream);
+    co_await m.backend->run(request, [&responder](std::vector<model::Event>& events) { return responder.on_events(events); }, &x.record.worker);
+}
+
+// Runs `work`, and cuts it short when the client goes away. (The disconnect is told from the loop, never on the stack of
+// `work`.)
+io::Task<void> run_until_gone(Exchange& x, io::Task<void> work) {
+    Subtask task;
+    const auto cancel = std::make_shared<Subtask*>(&task);
+    x.reply().on_disconnect([weak = std::weak_ptr<Subtask*>(cancel)] {
+        if (const auto alive = weak.lock()) (*alive)->cancel();
+    });
+    task.start(std::move(work));
+    if (!co_await task.join()) x.record.end = kEndClientGone;
+}
+
+}  // namespace
+
+std::string make_id(std::string_view prefix, Prng& prng) {
+    return fmt::format("{}-{:016x}{:08x}", prefix, prng.next(), prng.next() >> 32);
+}
+
+io::Task<void> generate(Exchange& x, ShardTools tools) {
+    auto request = parse(x);
+    if (!request.ok()) {
+        x.core().probe.parse_error();
+        co_await x.fail(std::move(request.error()));
+        co_return;
+    }
+    x.record.model = request->model;
+    x.record.stream = request->stream;
+    x.record.ignored_fields = std::move(request->ignored_fields);
+    ShardModel* m = tools.models.find(request->model);
+    if (m == nullptr) {
+        x.record.model.clear();    // a name of the caller's invention is no label and no log text
+        co_await x.fail(no_such_model(request->model));
+        co_return;
+    }
+    if (auto admitted = x.admit(); !admitted.ok()) {
+        x.core().probe.rejected(admitted.error().code == Code::kRateLimited ? Rejected::kKey : x.core().admission.draining() ? Rejected::kDraining : Rejected::kQueue);
+        co_await x.fail(std::move(admitted.error()));
+        co_return;
+    }
+    auto work = m->worker ? run_tokens(x, tools, *m, *std::move(request)) : run_text(x, tools, *m, *std::move(request));
+    co_await run_until_gone(x, std::move(work));
+}
+
+}  // namespace nereid::gateway

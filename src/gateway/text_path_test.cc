@@ -1,0 +1,130 @@
+// Requests on a text engine: status or frame, silence, disconnects.
+#include <gmock/gmock.h>
+
+#include "gateway/gateway_fixture.h"
+
+namespace nereid::gateway {
+namespace {
+
+using testing::EndsWith;
+using testing::HasSubstr;
+using testing::Not;
+
+class TextPath : public GatewayTest {
+  protected:
+    std::unique_ptr<Client> ask(bool stream) {
+        auto c = client();
+        c->post("/v1/chat/completions", fmt::format(R"({{"model":"t","stream":{},"messages":[{{"role":"user","content":"Hi"}}]}})", stream));
+        loop.settle();
+        return c;
+    }
+    static std::vector<model::Event> text(std::string s) {
+        std::vector<model::Event> out;
+        out.emplace_back(model::TextDelta{.choice = 0, .text = std::move(s)});
+        return out;
+    }
+    static std::vector<model::Event> end() {
+        std::vector<model::Event> out;
+        out.emplace_back(model::ChoiceEnd{.choice = 0});
+        out.emplace_back(model::Done{{.prompt_tokens = 5, .cached_tokens = 4, .completion_tokens = 2}});
+        return out;
+    }
+    static std::vector<model::Event> failed(Code code, std::string message) {
+        std::vector<model::Event> out;
+        out.emplace_back(model::Failed{{code, std::move(message)}});
+        return out;
+    }
+    static std::vector<model::Event> started() {
+        std::vector<model::Event> out;
+        out.emplace_back(model::Start{});
+        return out;
+    }
+    static std::vector<model::Event> wait() { return {}; }
+    void release() {
+        const auto waiting = backend.waiting;
+        for (io::Signal* s : waiting) s->notify();
+        loop.settle();
+    }
+};
+
+TEST_F(TextPath, StreamAndWhole) {
+    backend.script = {started(), text("Hel"), text("lo"), end()};
+    start();
+    auto s = ask(true);
+    EXPECT_THAT(s->body(), HasSubstr(R"("content":"Hel")"));
+    EXPECT_THAT(s->body(), EndsWith("data: [DONE]\n\n"));
+    EXPECT_TRUE(s->last_chunk_seen());
+    auto w = ask(false);
+    EXPECT_EQ(at(w->json(), "choices.0.message.content"), Json("Hello"));
+    EXPECT_EQ(at(w->json(), "usage.prompt_tokens_details.cached_tokens"), Json(4));
+    const auto line = access_lines().at(0);
+    EXPECT_EQ(at(line, "worker"), Json("http://upstream"));
+    EXPECT_EQ(at(line, "in_tokens"), Json(5));
+}
+
+TEST_F(TextPath, FailureBeforeTheFirstByteIsAStatusEvenForAStream_A31) {
+    backend.script = {failed(Code::kUnavailable, "cannot be reached")};
+    start();
+    for (const bool stream : {true, false}) {
+        auto c = ask(stream);
+        EXPECT_EQ(c->status(), 503);
+        EXPECT_EQ(c->header("x-should-retry"), "true");
+        EXPECT_THAT(c->raw, Not(HasSubstr("event-stream")));
+    }
+}
+
+TEST_F(TextPath, FailureAfterOutputIsAFrame) {
+    backend.script = {text("Hel"), failed(Code::kWorkerLost, "cut")};
+    start();
+    auto c = ask(true);
+    EXPECT_EQ(c->status(), 200);
+    EXPECT_THAT(c->body(), HasSubstr(R"({"error":{"message":"cut")"));
+    EXPECT_THAT(c->body(), Not(HasSubstr("[DONE]")));
+    EXPECT_TRUE(c->last_chunk_seen());
+    auto whole = ask(false);
+    EXPECT_EQ(whole->status(), 500);
+}
+
+TEST_F(TextPath, SilenceOpensTheStreamAndKeepsItAlive_A57) {
+    backend.script = {wait(), failed(Code::kUnavailable, "too late for a status")};
+    start();
+    auto c = ask(true);
+    loop.advance(9s);
+    EXPECT_EQ(c->raw, "");
+    loop.advance(11s);
+    EXPECT_EQ(c->status(), 200);
+    EXPECT_EQ(c->body(), ": keep-alive\n\n: keep-alive\n\n");
+    release();
+    EXPECT_THAT(c->body(), HasSubstr("too late for a status"));
+}
+
+TEST_F(TextPath, DisconnectEndsTheUpstreamRequestOnce_A54) {
+    backend.script = {wait(), text("a"), wait(), end()};
+    start();
+    for (const bool stream : {true, false}) {
+        for (const int releases : {0, 1}) {
+            const int before = backend.cut;
+            auto c = ask(stream);
+            for (int i = 0; i < releases; ++i) release();
+            EXPECT_EQ(backend.running, 1);
+            c->hang_up();
+            loop.settle();
+            EXPECT_EQ(backend.running, 0);
+            EXPECT_EQ(backend.cut, before + 1);
+            EXPECT_EQ(at(access_lines().back(), "end"), Json("client_gone"));
+        }
+    }
+    EXPECT_EQ(metric(R"(nereid_gateway_disconnects_total)"), 4);
+}
+
+TEST_F(TextPath, PathsWithoutV1) {
+    backend.script = {text("x"), end()};
+    start();
+    auto c = client();
+    c->post("/chat/completions", R"({"model":"t","messages":[{"role":"user","content":"Hi"}]})");
+    loop.settle();
+    EXPECT_EQ(c->status(), 200);
+}
+
+}  // namespace
+}  // namespace nereid::gateway

@@ -1,0 +1,249 @@
+#include "gateway/token_plan.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+#include <variant>
+
+#include <fmt/format.h>
+
+namespace nereid::gateway {
+namespace {
+
+using model::GrammarKind;
+using model::OutputFormat;
+using model::Request;
+
+std::unexpected<Error> lacking(std::string_view field) {
+    return err(Code::kUnsupported, fmt::format("This model does not support `{}`.", field), std::string(field));
+}
+
+bool has(const model::EngineInfo& info, GrammarKind kind) {
+    return (info.grammars & static_cast<std::uint8_t>(kind)) != 0;
+}
+
+bool has_images(const model::Message& m) {
+    return std::ranges::any_of(m.parts, [](const model::Part& p) { return std::holds_alternative<model::ImagePart>(p); });
+}
+
+Result<void> check_sampling(const Request& r, const model::EngineInfo& info) {
+    const auto& s = r.sampling;
+    if (!info.penalties) {
+        if (s.frequency_penalty.value_or(0) != 0) return lacking("frequency_penalty");
+        if (s.presence_penalty.value_or(0) != 0) return lacking("presence_penalty");
+        if (s.repetition_penalty.value_or(1) != 1) return lacking("repetition_penalty");
+    }
+    if (s.seed && !info.seeds) return lacking("seed");
+    if (!s.logit_bias.empty() && !info.logit_bias) return lacking("logit_bias");
+    for (const auto& [id, bias] : s.logit_bias) {
+        if (id >= 0 && static_cast<std::uint32_t>(id) < info.vocab_size) continue;
+        return err(Code::kInvalidArgument, fmt::format("Token id {} is not in the model's vocabulary of {}.", id, info.vocab_size), "logit_bias");
+    }
+    return {};
+}
+
+Result<void> check_output(const Request& r, const model::EngineInfo& info) {
+    if (r.logprobs) {
+        if (!info.logprobs) return lacking("logprobs");
+        if (r.top_logprobs > info.max_top_logprobs) {
+            return err(Code::kInvalidArgument, fmt::format("This model gives at most {} top_logprobs, {} were asked for.",
+                                                           info.max_top_logprobs, r.top_logprobs), "top_logprobs");
+        }
+        if (r.echo) return err(Code::kUnsupported, "`echo` together with `logprobs` is not supported by this model.", "echo");
+    }
+    if (!r.suffix.empty()) return lacking("suffix");
+    if (r.max_output_tokens && *r.max_output_tokens == 0) return err(Code::kInvalidArgument, "`max_tokens` must be at least 1.", "max_tokens");
+    return {};
+}
+
+Result<void> check_tools(Request& r, const text::TextModel& text) {
+    using Kind = model::ToolChoice::Kind;
+    if (r.tools.empty()) return {};
+    if (r.tool_choice.kind == Kind::kNone) {
+        r.tools.clear();
+        return {};
+    }
+    if (text.chat_template && !text.chat_template->supports_tools()) {
+        return err(Code::kUnsupported, "This model's chat template has no place for tools; leave out `tools` or set `tool_choice` to \"none\".", "tools");
+    }
+    if (r.tool_choice.kind != Kind::kAuto) {
+        return err(Code::kUnsupported, "This model cannot be made to call a tool; `tool_choice` may be \"auto\" or \"none\".", "tool_choice");
+    }
+    return {};
+}
+
+Result<void> check_embeddings(const Request& r, const model::EngineInfo& info) {
+    if (!info.embeddings) return err(Code::kUnsupported, "This model does not give embeddings.", "model");
+    if (r.dimensions && *r.dimensions != info.embedding_width) {
+        return err(Code::kUnsupported, fmt::format("This model's embeddings have {} dimensions; `dimensions` cannot change that.", info.embedding_width), "dimensions");
+    }
+    return {};
+}
+
+struct Grammar {
+    GrammarKind kind = GrammarKind::kNone;
+    std::string text;
+};
+Result<Grammar> plan_grammar(const OutputFormat& format, const model::EngineInfo& info) {
+    using Kind = OutputFormat::Kind;
+    Grammar g;
+    switch (format.kind) {
+        case Kind::kText: return g;
+        case Kind::kJsonObject: g = {GrammarKind::kJsonSchema, R"({"type":"object"})"}; break;
+        case Kind::kJsonSchema: g = {GrammarKind::kJsonSchema, format.schema.dump()}; break;
+        case Kind::kRegex: g = {GrammarKind::kRegex, format.source}; break;
+        case Kind::kGrammar:
+            g.kind = format.syntax == "lark" ? GrammarKind::kLark : format.syntax == "ebnf" ? GrammarKind::kEbnf : GrammarKind::kGbnf;
+            g.text = format.source;
+            break;
+    }
+    if (!has(info, g.kind)) return lacking("response_format");
+    return g;
+}
+
+Result<std::vector<TokenId>> checked_ids(const std::vector<TokenId>& ids, std::uint32_t vocab, std::string_view field) {
+    for (const TokenId id : ids) {
+        if (id >= 0 && static_cast<std::uint32_t>(id) < vocab) continue;
+        return err(Code::kInvalidArgument, fmt::format("Token id {} is not in the model's vocabulary of {}.", id, vocab), std::string(field));
+    }
+    return ids;
+}
+
+struct Prompt {
+    std::vector<TokenId> tokens;
+    std::string text;    // with echo
+};
+
+Result<std::vector<Prompt>> render_chat(const Request& r, const text::TextModel& text) {
+    for (std::size_t i = 0; i < r.messages.size(); ++i) {
+        if (has_images(r.messages[i])) {
+            return err(Code::kUnsupported, "This model does not take images.", fmt::format("messages[{}].content", i));
+        }
+    }
+    if (!text.chat_template) return err(Code::kUnsupported, "This model has no chat template; use /v1/completions.", "messages");
+    TRY(text::RenderedPrompt rendered, text.chat_template->render(r));
+    std::vector<Prompt> out(1);
+    out[0].tokens = std::move(rendered.tokens);
+    return out;
+}
+
+Result<std::vector<Prompt>> encode_prompts(const Request& r, const PlanInput& in) {
+    const bool embed = r.endpoint == model::Endpoint::kEmbeddings;
+    const char* field = embed ? "input" : "prompt";
+    const text::Tokenizer& tokenizer = *in.text.tokenizer;
+    std::vector<Prompt> out;
+    for (const auto& prompt : r.prompts) {
+        Prompt p;
+        if (const auto* text = std::get_if<std::string>(&prompt)) {
+            p.tokens = encode_prompt(tokenizer, *text, tokenizer.adds_bos());
+            if (r.echo) p.text = *text;
+        } else {
+            TRY(p.tokens, checked_ids(std::get<std::vector<TokenId>>(prompt), in.info.vocab_size, field));
+            if (r.echo) {
+                for (const TokenId id : p.tokens) p.text += tokenizer.piece(id, text::Special::kParse);
+            }
+        }
+        out.push_back(std::move(p));
+    }
+    if (out.empty()) return err(Code::kInvalidArgument, fmt::format("`{}` must not be empty.", field), field);
+    return out;
+}
+
+const char* prompt_field(const Request& r) {
+    switch (r.endpoint) {
+        case model::Endpoint::kCompletions: return "prompt";
+        case model::Endpoint::kEmbeddings: return "input";
+        default: return "messages";
+    }
+}
+
+// The words are OpenAI's: clients recognise an overflow by them (A61).
+Result<TokenCount> room_for_output(const Request& r, std::size_t prompt, TokenCount context) {
+    const char* field = prompt_field(r);
+    const bool embed = r.endpoint == model::Endpoint::kEmbeddings;
+    if (prompt == 0) return err(Code::kInvalidArgument, "The prompt has no tokens.", field);
+    if (prompt >= context + (embed ? 1u : 0u)) {
+        return err(Code::kContextLength,
+                   fmt::format("This model's maximum context length is {} tokens. However, your {} resulted in {} tokens. Please reduce the length of the {}.",
+                               context, field, prompt, field), field);
+    }
+    const auto room = context - static_cast<TokenCount>(prompt);
+    if (!r.max_output_tokens || embed) return room;
+    if (*r.max_output_tokens > room) {
+        return err(Code::kContextLength,
+                   fmt::format("This model's maximum context length is {} tokens. However, you requested {} tokens ({} in the {}, {} in the completion). "
+                               "Please reduce the length of the {} or completion.",
+                               context, prompt + *r.max_output_tokens, prompt, field, *r.max_output_tokens, field), field);
+    }
+    return *r.max_output_tokens;
+}
+
+// What all choices share; prompt, seed and length are set per choice.
+Result<model::AddRequest> common_add(const Request& r, const PlanInput& in) {
+    model::AddRequest add;
+    add.sampling = r.sampling;
+    TRY(add.stop_ids, checked_ids(r.stop_token_ids, in.info.vocab_size, "stop_token_ids"));
+    add.ignore_eos = r.ignore_eos;
+    add.logprobs = r.logprobs;
+    add.top_logprobs = r.top_logprobs;
+    add.kv_namespace = in.kv_namespace;
+    if (r.endpoint == model::Endpoint::kEmbeddings) {
+        add.mode = model::AddMode::kEmbed;
+        return add;
+    }
+    TRY(Grammar grammar, plan_grammar(r.format, in.info));
+    add.grammar_kind = grammar.kind;
+    add.grammar = std::move(grammar.text);
+    return add;
+}
+
+Result<void> check(Request& r, const PlanInput& in) {
+    if (r.endpoint == model::Endpoint::kEmbeddings) return check_embeddings(r, in.info);
+    TRY_VOID(check_sampling(r, in.info));
+    TRY_VOID(check_output(r, in.info));
+    return check_tools(r, in.text);
+}
+
+}  // namespace
+
+TokenCount context_of(const model::EngineInfo& info, TokenCount context_limit) {
+    TokenCount context = info.context_tokens;
+    if (info.kv_capacity_tokens != 0) context = std::min(context, info.kv_capacity_tokens);
+    if (context_limit != 0) context = std::min(context, context_limit);
+    return context;
+}
+
+std::vector<TokenId> encode_prompt(const text::Tokenizer& tokenizer, std::string_view text, bool add_bos) {
+    std::vector<TokenId> out;
+    if (add_bos && tokenizer.bos() >= 0) out.push_back(tokenizer.bos());
+    tokenizer.encode(text, text::Special::kParse, out);
+    return out;
+}
+
+Result<TokenPlan> plan_tokens(model::Request& request, const PlanInput& in) {
+    TRY_VOID(check(request, in));
+    TRY(const model::AddRequest common, common_add(request, in));
+    const bool chat = request.endpoint != model::Endpoint::kCompletions && request.endpoint != model::Endpoint::kEmbeddings;
+    TRY(std::vector<Prompt> prompts, chat ? render_chat(request, in.text) : encode_prompts(request, in));
+
+    TokenPlan plan;
+    plan.embed = common.mode == model::AddMode::kEmbed;
+    plan.n = plan.embed ? 1 : std::max<std::uint32_t>(request.n, 1);
+    const TokenCount context = context_of(in.info, in.context_limit);
+    for (Prompt& prompt : prompts) {
+        TRY(const TokenCount room, room_for_output(request, prompt.tokens.size(), context));
+        plan.prompt_tokens.push_back(static_cast<TokenCount>(prompt.tokens.size()));
+        if (request.echo) plan.echo.push_back(std::move(prompt.text));
+        for (std::uint32_t i = 0; i < plan.n; ++i) {
+            model::AddRequest add = common;
+            add.prompt = i + 1 == plan.n ? std::move(prompt.tokens) : prompt.tokens;
+            add.max_tokens = plan.embed ? 0 : room;
+            // A named seed gives each prompt what it would get alone; without one, equal prompts differ too.
+            if (in.info.seeds) add.sampling.seed = request.sampling.seed ? *request.sampling.seed + i : in.seed + plan.adds.size();
+            plan.adds.push_back(std::move(add));
+        }
+    }
+    return plan;
+}
+
+}  // namespace nereid::gateway

@@ -1,0 +1,157 @@
+#include "gateway/token_request.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace nereid::gateway {
+namespace {
+
+// Updates that a client may be behind, per choice: some ten seconds of decoding. Beyond, it is not reading.
+constexpr std::size_t kMaxBehind = 4096;
+// Choices of one request in the engine at once: a batch of 2,048 embeddings must not fill everybody's queue.
+constexpr std::size_t kMaxActive = 32;
+
+Error aborted_by_engine() { return {Code::kWorkerLost, "The engine ended the request. Please retry."}; }
+
+}  // namespace
+
+TokenRequest::TokenRequest(Exchange& exchange, ShardModel& model, const model::Request& request, TokenPlan plan, Responder& responder)
+    : x_(exchange),
+      model_(model),
+      plan_(std::move(plan)),
+      responder_(responder),
+      updates_(exchange.loop(), kMaxBehind * std::min(plan_.adds.size(), kMaxActive)),
+      self_(std::make_shared<TokenRequest*>(this)) {
+    choices_.reserve(plan_.adds.size());
+    for (std::uint32_t i = 0; i < plan_.adds.size(); ++i) {
+        choices_.emplace_back(model.entry->text.tokenizer,
+                              text::ChoiceOutput::Options{.choice = i, .stop = request.stop, .logprobs = request.logprobs, .parser = nullptr, .stop_token_ids = request.stop_token_ids});
+    }
+}
+
+TokenRequest::~TokenRequest() {
+    if (responder_.ended()) return;
+    for (const Choice& c : choices_) {
+        if (c.session) x_.core().probe.aborted();
+    }
+    const model::Usage u = usage();
+    x_.record.prompt_tokens = u.prompt_tokens;
+    x_.record.cached_tokens = u.cached_tokens;
+    x_.record.completion_tokens = u.completion_tokens;
+}
+
+io::Task<void> TokenRequest::run() {
+    x_.record.worker = model_.worker->name();
+    events_.emplace_back(model::Start{});
+    submit_more();
+    // A refusal that is there already can still be a status.
+    if (updates_.size() == 0 && !co_await responder_.open()) co_return;
+    while (!responder_.ended()) {
+        auto first = co_await updates_.pop();
+        if (!first.ok()) {
+            CHECK(overflowed_);
+            x_.record.end = kEndSlowClient;
+            co_return x_.reply().abort();
+        }
+        take(*first);
+        while (updates_.size() != 0) {
+            auto next = co_await updates_.pop();
+            take(*next);
+        }
+        submit_more();
+        finish_if_all_ended();
+        if (events_.empty()) continue;
+        if (!co_await responder_.on_events(events_)) co_return;
+        events_.clear();
+    }
+}
+
+void TokenRequest::submit_more() {
+    while (submitted_ < plan_.adds.size() && active_ < kMaxActive) {
+        const auto i = static_cast<std::uint32_t>(submitted_++);
+        ++active_;
+        choices_[i].session = model_.worker->submit(std::move(plan_.adds[i]), [this, i](pools::Update&& u) { on_update(i, std::move(u)); });
+    }
+}
+
+// On the worker's stack: nothing is ended here, only queued.
+void TokenRequest::on_update(std::uint32_t choice, pools::Update&& update) {
+    if (updates_.push(Item{choice, std::move(update)}) || overflowed_) return;
+    overflowed_ = true;
+    updates_.close();
+    x_.core().probe.slow_client();
+    x_.loop().post([self = std::weak_ptr<TokenRequest*>(self_)] {
+        const auto alive = self.lock();
+        if (!alive) return;
+        for (Choice& c : (*alive)->choices_) c.session.reset();
+    });
+}
+
+void TokenRequest::take(Item& item) {
+    Choice& choice = choices_[item.choice];
+    if (choice.ended || overflowed_) return;
+    pools::Update& u = item.update;
+    if (u.started) choice.cached = u.started->cached_tokens;
+    if (u.embedding) events_.emplace_back(model::EmbeddingOut{item.choice, std::move(u.embedding->values)});
+    if (u.error) return fail(*std::move(u.error));
+    if (!u.tokens.empty() && choice.output.push(u.tokens, events_)) {
+        if (!u.finished) x_.core().probe.aborted();
+        return end_choice(choice);
+    }
+    if (u.finished) take_finished(item.choice, *u.finished);
+}
+
+void TokenRequest::take_finished(std::uint32_t index, const model::Finished& f) {
+    Choice& choice = choices_[index];
+    choice.cached = f.cached_tokens;
+    RequestRecord& r = x_.record;
+    r.queue = std::max(r.queue, f.queue_time);
+    r.restore = std::max(r.restore, f.restore_time);
+    r.prefill = std::max(r.prefill, f.prefill_time);
+    r.decode = std::max(r.decode, f.decode_time);
+    if (f.reason == model::EndReason::kFailed) {
+        return fail(f.error ? *f.error : Error{Code::kInternal, "The engine failed without saying why."});
+    }
+    if (f.reason == model::EndReason::kAborted) return fail(aborted_by_engine());
+    if (!plan_.embed) choice.output.finish(f.reason, events_);
+    end_choice(choice);
+}
+
+void TokenRequest::end_choice(Choice& choice) {
+    choice.ended = true;
+    choice.session.reset();
+    --active_;
+    ++ended_;
+}
+
+// The first failure of a choice is the failure of the request; the other choices are aborted. Text that was held back goes
+// out before the error.
+void TokenRequest::fail(Error error) {
+    for (Choice& c : choices_) {
+        if (!c.ended && !plan_.embed) c.output.finish(model::EndReason::kFailed, events_);
+        c.ended = true;
+        c.session.reset();
+    }
+    active_ = 0;
+    submitted_ = plan_.adds.size();
+    events_.emplace_back(model::Failed{std::move(error)});
+}
+
+void TokenRequest::finish_if_all_ended() {
+    if (ended_ == choices_.size()) events_.emplace_back(model::Done{usage()});
+}
+
+// A prompt counts once, however many choices it has; it was cached as far as its first choice found it cached.
+model::Usage TokenRequest::usage() const {
+    model::Usage u;
+    for (std::size_t p = 0; p < plan_.prompt_tokens.size(); ++p) {
+        u.prompt_tokens += plan_.prompt_tokens[p];
+        u.cached_tokens += std::min(choices_[p * plan_.n].cached, plan_.prompt_tokens[p]);
+    }
+    for (const Choice& c : choices_) u.completion_tokens += c.output.tokens();
+    return u;
+}
+
+}  // namespace nereid::gateway
