@@ -7,7 +7,7 @@
 #include <limits>
 #include <optional>
 #include <set>
-#include <thread>  // tidy: allow thread because lock-free counters are tested by threads
+#include <thread>
 
 #include "base/json.h"
 #include "base/prng.h"
@@ -346,8 +346,8 @@ TEST(Metrics, ConcurrentIncrementsAreAllCounted) {
     auto& h = registry.histogram("nereid_h_seconds", "H.", request_seconds_buckets(), {"who"});
     constexpr int kThreads = 4;
     constexpr int kEach = 20'000;
-    std::vector<std::thread>
-        threads;  // tidy: allow thread because lock-free counters are tested by threads
+    // tidy: allow thread because lock-free counters are tested by threads
+    std::vector<std::thread> threads;
     for (int i = 0; i < kThreads; ++i) {
         threads.emplace_back([&, i] {
             const std::string who = std::to_string(i % 2);
