@@ -30,15 +30,19 @@ target_compile_definitions(nereid_system INTERFACE
 set(Boost_NO_WARN_NEW_VERSIONS ON)
 find_package(Boost 1.81 QUIET)
 nereid_need("Boost 1.81 (libboost-dev is 1.74)" libboost1.81-dev "${Boost_FOUND}")
-pkg_check_modules(GRPCPP QUIET IMPORTED_TARGET grpc++)
-nereid_need("gRPC" libgrpc++-dev "${GRPCPP_FOUND}")
-pkg_check_modules(PROTOBUF QUIET IMPORTED_TARGET protobuf)
-nereid_need("protobuf" libprotobuf-dev "${PROTOBUF_FOUND}")
+# Not through pkg-config: it takes half a minute to walk grpc++'s hundred requirements, and the shared library names its own.
+find_library(GRPCPP_LIBRARY grpc++)
+find_path(GRPCPP_INCLUDE grpcpp/grpcpp.h)
+nereid_need("gRPC" libgrpc++-dev "${GRPCPP_LIBRARY}")
+nereid_need("gRPC's headers" libgrpc++-dev "${GRPCPP_INCLUDE}")
+find_path(PROTOBUF_INCLUDE google/protobuf/message.h)
+nereid_need("protobuf" libprotobuf-dev "${PROTOBUF_INCLUDE}")
 pkg_check_modules(URING QUIET IMPORTED_TARGET liburing)
 nereid_need("liburing" liburing-dev "${URING_FOUND}")
 
 add_library(nereid_system_io INTERFACE)
-target_link_libraries(nereid_system_io INTERFACE Boost::headers PkgConfig::GRPCPP PkgConfig::PROTOBUF PkgConfig::URING)
+target_link_libraries(nereid_system_io INTERFACE Boost::headers PkgConfig::URING
+  grpc++ grpc gpr protobuf absl_synchronization absl_cord absl_status absl_strings) # what headers of gRPC use inline, with it
 
 pkg_check_modules(SQLITE QUIET IMPORTED_TARGET sqlite3)
 nereid_need("SQLite 3" libsqlite3-dev "${SQLITE_FOUND}")
