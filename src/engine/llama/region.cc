@@ -12,7 +12,7 @@
 namespace nereid::engine::llama {
 
 Result<Region> Region::map(const std::string& path, ByteCount size) {
-    const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
     if (fd < 0) return err(Code::kIo, fmt::format("KV region {}: {}", path, std::strerror(errno)));
     struct stat st {};
     const bool fits = ::fstat(fd, &st) == 0 && size != 0 && static_cast<ByteCount>(st.st_size) >= size;
