@@ -31,6 +31,8 @@ class Engine {
     virtual bool has_output() const = 0;
     // When has_work() is false, the moment at which it may become true by itself (a scripted delay); never() if not.
     virtual TimePoint wake_at() const { return TimePoint::never(); }
+    // Whether to call step() now. A driver asks this rather than has_work(), which cannot know that wake_at() has passed.
+    bool due(TimePoint now) const { return has_work() || has_output() || wake_at() <= now; }
     // Runs one step. `now` is read before the step; `clock` may be read inside for step times.
     virtual Result<model::StepFrame> step(TimePoint now) = 0;
 };

@@ -214,7 +214,7 @@ io::Task<Result<void>> EngineHost::State::step_until_end(Connection& c) {
     std::string out;
     while (!c.ended) {
         out.clear();
-        if (engine.has_work() || engine.has_output()) {
+        if (engine.due(loop.now())) {
             CO_TRY(auto frame, engine.step(loop.now()));
             ++counters.steps;
             forget_finished(c, frame);
