@@ -23,7 +23,8 @@ enum class Special : std::uint8_t {
 class Tokenizer {
   public:
     virtual ~Tokenizer() = default;
-    // Appends the ids of `text`. Invalid UTF-8 is replaced first. No BOS is added. Cost about 1 us per 10 bytes.
+    // Appends the ids of `text`. Invalid UTF-8 is replaced first. No BOS is added. Characters that the vocabulary cannot
+    // spell (SmolLM2 has no token for the bytes F1, F2 and some control characters) are dropped, as the model never saw them.
     virtual void encode(std::string_view text, Special special, std::vector<TokenId>& out) const = 0;
     // The bytes of one token (a fragment of UTF-8 is possible). Special tokens give their text ("<|im_end|>") when
     // `special` is kParse, else nothing. An id outside the vocabulary gives nothing.
@@ -55,7 +56,7 @@ class ChatTemplate {
 struct TextModel {
     std::shared_ptr<const Tokenizer> tokenizer;
     std::shared_ptr<const ChatTemplate> chat_template;    // null when the file has none
-    TokenCount context_tokens = 0;                        // of training
+    TokenCount context_tokens = 0;                        // of training; 0 = the file does not say
 };
 Result<TextModel> open_gguf_text(const std::string& path, const std::string& template_override = {});
 

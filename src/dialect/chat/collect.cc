@@ -50,14 +50,20 @@ struct Collector::State {
         return choices[index];
     }
 
+    // Nothing follows the end of a choice: as in the stream.
     void on(const model::TextDelta& e) {
         Choice& c = choice(e.choice);
+        if (c.reason) return;
         c.text += e.text;
         if (meta.logprobs) c.logprobs.insert(c.logprobs.end(), e.logprobs.begin(), e.logprobs.end());
     }
-    void on(const model::ReasoningDelta& e) { choice(e.choice).reasoning += e.text; }
+    void on(const model::ReasoningDelta& e) {
+        Choice& c = choice(e.choice);
+        if (!c.reason) c.reasoning += e.text;
+    }
     void on(const model::ToolCallDelta& e) {
         Choice& c = choice(e.choice);
+        if (c.reason) return;
         CHECK_MSG(e.index < kMaxCalls, "tool call index out of range");
         if (e.index >= c.calls.size()) c.calls.resize(e.index + 1);
         Call& call = c.calls[e.index];

@@ -39,10 +39,12 @@ std::string decode(const std::vector<TokenId>& ids) {
     return text;
 }
 
+// Another template over the same vocabulary.
 TextModel with_template(const std::string& source) {
-    auto opened = open_gguf_text(test_model_path(), source);
-    CHECK_MSG(opened.ok(), opened.error().message);
-    return std::move(*opened);
+    auto vocabulary = std::dynamic_pointer_cast<const Vocabulary>(test_model().tokenizer);
+    auto made = make_jinja_template(vocabulary, source);
+    CHECK_MSG(made.ok(), made.error().message);
+    return {.tokenizer = vocabulary, .chat_template = std::move(*made)};
 }
 
 TEST(ChatTemplate, RendersAsTheModelExpects) {

@@ -1,7 +1,8 @@
 #include <llama.h>
 
+#include <algorithm>
 #include <array>
-#include <cstdio>
+#include <charconv>
 #include <cstring>
 #include <exception>
 #include <fstream>
@@ -66,6 +67,21 @@ llama_model* load(const std::string& path, std::string& log) {
     return model;
 }
 
+std::string metadata(const llama_model* model, const std::string& key) {
+    std::string value(256, '\0');
+    const std::int32_t size = llama_model_meta_val_str(model, key.c_str(), value.data(), value.size());
+    value.resize(size < 0 ? 0 : std::min(static_cast<std::size_t>(size), value.size() - 1));
+    return value;
+}
+
+// libllama reads this into its hyperparameters only when it loads the weights, too.
+TokenCount context_of(const llama_model* model) {
+    const std::string text = metadata(model, metadata(model, "general.architecture") + ".context_length");
+    TokenCount tokens = 0;
+    std::from_chars(text.data(), text.data() + text.size(), tokens);    // 0 = the file does not say
+    return tokens;
+}
+
 }  // namespace
 
 Result<TextModel> open_gguf_text(const std::string& path, const std::string& template_override) {
@@ -88,7 +104,7 @@ Result<TextModel> open_gguf_text(const std::string& path, const std::string& tem
 
     TextModel model;
     model.tokenizer = vocabulary;
-    model.context_tokens = static_cast<TokenCount>(llama_model_n_ctx_train(vocabulary->model()));
+    model.context_tokens = context_of(vocabulary->model());
     std::string source = template_override;
     if (source.empty()) {
         const char* own = llama_model_chat_template(vocabulary->model(), nullptr);
