@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <vector>
 
@@ -48,8 +49,17 @@ TEST(Prng, BelowIsUniformAlsoForAwkwardBounds) {
             chi += (s - kDraws / 10.0) * (s - kDraws / 10.0) / (kDraws / 10.0);
         EXPECT_LT(chi, 33.7) << n;
     }
-    Prng prng(1);
-    EXPECT_EQ(prng.below(1), 0u);
+    EXPECT_EQ(Prng(1).below(1), 0u);
+}
+
+// Without rejection a multiply maps 2^64 draws onto 3 * 2^62 values so that every third value comes
+// twice as often.
+TEST(Prng, BelowHasNoModuloBias) {
+    Prng prng(8);
+    std::array<double, 3> seen{};
+    constexpr int kDraws = 30'000;
+    for (int i = 0; i < kDraws; ++i) seen[prng.below(std::uint64_t{3} << 62) % 3] += 1;
+    for (const double s : seen) EXPECT_NEAR(s, kDraws / 3.0, 400);  // about 5 standard deviations
 }
 
 TEST(Prng, UniformAndExponentialHaveTheirMeans) {
