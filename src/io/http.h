@@ -121,9 +121,9 @@ std::unique_ptr<HttpServer> make_http_server(Loop& loop, HttpLimits limits, Http
 
 struct HttpClientRequest {
     std::string method = "POST";
-    std::string path;
-    Headers headers;     // host, content-length are added
-    std::string body;
+    std::string path = {};
+    Headers headers = {};     // host, content-length are added
+    std::string body = {};
 };
 // A response whose body is read piece by piece. Destroying it before the end closes its connection (the peer sees it).
 class HttpClientResponse {
@@ -148,9 +148,9 @@ class HttpClient {
     virtual Task<Result<std::unique_ptr<HttpClientResponse>>> request(const HttpClientRequest& request, TimePoint deadline) = 0;
 };
 struct HttpClientOptions {
-    Endpoint endpoint;
+    Endpoint endpoint = {};
     bool tls = false;
-    std::string host_header;             // default: endpoint
+    std::string host_header = {};        // default: endpoint
     std::uint32_t max_idle = 64;
     Duration connect_timeout = 5s;
     Duration idle_timeout = 60s;
