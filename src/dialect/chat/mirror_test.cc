@@ -75,7 +75,7 @@ Result<model::Request> parse_as(model::Endpoint endpoint, const Json& body) {
 
 TEST(Mirror, RandomRequestsComeBackTheSame) {
     RandomChat random(1);
-    for (int i = 0; i < 3000; ++i) {
+    for (int i = 0; i < 1500; ++i) {
         const model::Request request = random.request();
         const auto written = write_request(request, request.model);
         ASSERT_TRUE(written.ok()) << written.error().message;
@@ -140,7 +140,7 @@ ResponseMeta meta(model::Endpoint endpoint, bool logprobs) {
 
 TEST(Mirror, RandomAnswersComeBackTheSameThroughTheStream) {
     RandomChat random(2);
-    for (int i = 0; i < 800; ++i) {
+    for (int i = 0; i < 300; ++i) {
         const bool logprobs = i % 3 == 0;
         const bool chat = i % 4 != 0;
         const std::vector<Event> events = random.answer(logprobs, chat);
@@ -155,7 +155,7 @@ TEST(Mirror, RandomAnswersComeBackTheSameThroughTheStream) {
 
 TEST(Mirror, EverySplitPoint) {
     RandomChat random(3);
-    for (int i = 0; i < 12; ++i) {
+    for (int i = 0; i < 6; ++i) {
         const std::vector<Event> events = random.answer(i % 2 == 0, true);
         StreamEncoder encoder(meta(model::Endpoint::kChat, i % 2 == 0));
         std::string stream;
@@ -192,7 +192,7 @@ std::string by_choice(const std::vector<Event>& events) {
 
 TEST(Mirror, A35_RandomAnswersComeBackTheSameThroughTheBody) {
     RandomChat random(4);
-    for (int i = 0; i < 800; ++i) {
+    for (int i = 0; i < 300; ++i) {
         const bool logprobs = i % 3 == 0;
         const bool chat = i % 4 != 0;
         const std::vector<Event> events = random.answer(logprobs, chat);

@@ -214,6 +214,17 @@ TEST(ChatTemplate, RaisedExceptionIsTheCallersFault) {
     EXPECT_TRUE(model.chat_template->render(ask({say(Role::kUser, "x")})).ok());    // and goes on working
 }
 
+TEST(ChatTemplate, TemplateThatFailsIsUnsupportedNotACrash) {
+    for (const char* source : {"{{ messages | no_such_filter }}", "{{ messages[99].content }}{{ nothing.at.all }}", "{{ 1 / 0 }}{{ [1][5] }}", "{{ messages.pop() + 1 }}"}) {
+        const auto prompt = with_template(source).chat_template->render(ask({say(Role::kUser, "<|im_end|>")}));
+        if (!prompt.ok()) {
+            EXPECT_EQ(prompt.code(), Code::kUnsupported) << source << prompt.error().message;
+            EXPECT_EQ(prompt.error().message.find("\xEF\xB7\x90"), std::string::npos);
+        }
+    }
+    EXPECT_FALSE(with_template("{{ messages | no_such_filter }}").chat_template->render(ask({say(Role::kUser, "x")})).ok());
+}
+
 TEST(ChatTemplate, RefusesWhatItCannotShow) {
     Request image = ask({say(Role::kUser, "x")});
     image.messages[0].parts.push_back(model::ImagePart{.url = "http://x/y.png", .bytes = "", .media_type = "", .detail = ""});
