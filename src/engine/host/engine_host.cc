@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "io/channel.h"
+#include "io/root_task.h"
 #include "model/engine_wire.h"
 
 namespace nereid::engine {
@@ -53,7 +54,7 @@ struct EngineHost::State {
 
     io::Task<Result<void>> serve(std::unique_ptr<io::Stream> stream);
     io::Task<bool> greet(Connection& c);
-    io::Task<void> read_commands(std::shared_ptr<Connection> shared);
+    io::Task<void> read_commands(Connection& c);
     Result<void> on_message(Connection& c, wire::Message message);
     io::Task<Result<void>> step_until_end(Connection& c);
     Result<void> abort_requests(Connection& c);
@@ -102,12 +103,13 @@ io::Task<Result<void>> EngineHost::run(std::unique_ptr<io::Listener> listener) {
 
 io::Task<Result<void>> EngineHost::State::serve(std::unique_ptr<io::Stream> stream) {
     ++counters.connections;
-    const auto shared = std::make_shared<Connection>(loop, std::move(stream));
-    Connection& c = *shared;
+    Connection c(loop, std::move(stream));
     current = &c;
     Result<void> result;
     if (co_await greet(c)) {
-        loop.spawn(read_commands(shared));
+        io::RootTask
+            reader;  // goes with this task, also when the process is killed in a simulation
+        reader.start(read_commands(c));
         result = co_await step_until_end(c);
         c.ended = true;
         c.stream->close();  // ends the reader
@@ -165,8 +167,7 @@ io::Task<bool> EngineHost::State::greet(Connection& c) {
     co_return written&& ours;
 }
 
-io::Task<void> EngineHost::State::read_commands(std::shared_ptr<Connection> shared) {
-    Connection& c = *shared;
+io::Task<void> EngineHost::State::read_commands(Connection& c) {
     std::string buffer(kReadBytes, '\0');
     while (!c.ended) {
         // What came together with the greeting is in the decoder already.

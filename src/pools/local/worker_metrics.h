@@ -2,8 +2,9 @@
 // the gateway, which knows the model's name.
 #pragma once
 
-#include <array>
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "ops/metrics.h"
 #include "pools/local/supervisor.h"
@@ -13,12 +14,18 @@ namespace nereid::pools {
 class WorkerMetrics {
   public:
     WorkerMetrics(ops::Registry& registry, const std::string& worker);
-    void update(
-        const Supervisor& supervisor);  // on the link loop, after each event; some integer compares
+    // After each event, on the link loop: raises what has grown. Some integer compares.
+    void update(const Supervisor& supervisor);
 
   private:
-    struct Line;
-    void raise(ops::Counter& counter, std::uint64_t& seen, std::uint64_t now);
+    struct Line {
+        ops::Counter* counter;
+        std::uint64_t (*read)(const Supervisor&);
+        std::uint64_t seen = 0;
+    };
+    std::vector<Line> lines_;
+    ops::Gauge* waiting_;
+    ops::Gauge* in_flight_;
 };
 
 }  // namespace nereid::pools
