@@ -134,7 +134,7 @@ class JinjaTemplate final : public ChatTemplate {
         const auto tokens = lexer.tokenize(source);
         parsed_source_ = tokens.source;
         program_ = jinja::parse_from_tokens(tokens);
-        caps_ = jinja::caps_get(program_);
+        caps_ = capabilities();
         knows_developer_ = source.find("developer") != std::string::npos;
     }
 
@@ -143,6 +143,19 @@ class JinjaTemplate final : public ChatTemplate {
     bool supports_tools() const override { return caps_.supports_tools; }
 
   private:
+    // What the template can show, found out by rendering probes. One that fails on a probe may still serve requests; then
+    // it is trusted with plain messages only.
+    jinja::caps capabilities() {
+        try {
+            return jinja::caps_get(program_);
+        } catch (const std::exception&) {
+            jinja::caps plain;
+            plain.supports_tools = false;
+            plain.supports_tool_calls = false;
+            return plain;
+        }
+    }
+
     Result<void> check(const model::Request& request) const;
     value messages(const model::Request& request, const InputValues& input) const;
     value message(const model::Message& message, const InputValues& input) const;

@@ -1,11 +1,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <fstream>
-#include <iostream>
-#include <iterator>
 
 #include "base/prng.h"
 #include "base/utf8.h"
@@ -126,18 +123,13 @@ TEST(GgufTokenizer, InvalidUtf8IsReplacedFirst) {
     EXPECT_TRUE(encode("").empty());
 }
 
-// Text that a hostile or an unlucky client sends: one kind of character, a megabyte of it. It must neither exhaust the
-// stack nor take seconds.
+// Text that a hostile or an unlucky client sends: very much of one kind of character. It must not exhaust the stack
+// (regular expressions recurse). The cost is linear: vocabulary_bench.cc.
 TEST(GgufTokenizer, LongUniformTexts) {
     for (const std::string_view unit : {"a", "1", " ", "\n", ".", "\xe4\xbd\xa0", "\xf0\x9f\x98\x80", "a ", "'s"}) {
         std::string text;
-        while (text.size() < 200'000) text += unit;
-        std::vector<TokenId> ids;
-        const auto begin = std::chrono::steady_clock::now();    // tidy: allow clock because the cost is what is tested
-        tokenizer().encode(text, Special::kPlain, ids);
-        const auto took = std::chrono::steady_clock::now() - begin;    // tidy: allow clock because the cost is what is tested
-        EXPECT_EQ(decode(ids), text);
-        EXPECT_LT(std::chrono::duration<double>(took).count(), 5.0) << unit;
+        while (text.size() < 100'000) text += unit;
+        EXPECT_EQ(decode(encode(text)), text);
     }
 }
 
