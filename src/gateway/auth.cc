@@ -102,7 +102,7 @@ std::string_view presented_key(const io::Headers& headers) {
     constexpr std::string_view kScheme = "bearer ";
     const std::string_view value = headers.get("authorization");
     if (value.size() > kScheme.size()) {
-        const auto same = [](char a, char b) { return (a | 0x20) == b; };
+        const auto same = [](char ours, char theirs) { return ours == (theirs | 0x20); };
         if (std::equal(kScheme.begin(), kScheme.end() - 1, value.begin(), same) && value[kScheme.size() - 1] == ' ') {
             return trim(value.substr(kScheme.size()));
         }

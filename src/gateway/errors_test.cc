@@ -42,8 +42,8 @@ TEST_F(Errors, WrongModelName) {
 
 TEST_F(Errors, BodyIsNotJson) {
     start();
-    expect_error(*post("/v1/chat/completions", "{\"model\":"), {400, kInvalid, "", ""}, "could not parse the JSON body");
-    expect_error(*post("/v1/chat/completions", ""), {400, kInvalid, "", ""}, "could not parse the JSON body");
+    expect_error(*post("/v1/chat/completions", "{\"model\":"), {400, kInvalid, "invalid_value", ""}, "could not parse the JSON body");
+    expect_error(*post("/v1/chat/completions", ""), {400, kInvalid, "invalid_value", ""}, "could not parse the JSON body");
     EXPECT_EQ(post("/v1/chat/completions", "[]")->status(), 400);
     // The process lives.
     auto ok = chat();
@@ -54,8 +54,8 @@ TEST_F(Errors, BodyIsNotJson) {
 
 TEST_F(Errors, InvalidUtf8AndLoneSurrogates) {
     start();
-    expect_error(*post("/v1/chat/completions", "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"\xff\"}]}"), {400, kInvalid, "", ""}, "UTF-8");
-    expect_error(*post("/v1/chat/completions", R"({"model":"m","messages":[{"role":"user","content":"\ud800"}]})"), {400, kInvalid, "", ""}, "surrogate");
+    expect_error(*post("/v1/chat/completions", "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"\xff\"}]}"), {400, kInvalid, "invalid_value", ""}, "UTF-8");
+    expect_error(*post("/v1/chat/completions", R"({"model":"m","messages":[{"role":"user","content":"\ud800"}]})"), {400, kInvalid, "invalid_value", ""}, "surrogate");
 }
 
 TEST_F(Errors, BodyTooLarge_A93) {
@@ -277,11 +277,11 @@ TEST_F(Keys, ConcurrencyPerKey) {
     EXPECT_EQ(at(second->json(), "error.code"), Json("rate_limit_exceeded"));
     EXPECT_EQ(second->header("retry-after"), "1");
     auto other = chat("", bearer(b_));
-    EXPECT_EQ(worker.jobs.size(), 2u);
+    ASSERT_EQ(worker.jobs.size(), 2u);
     first->hang_up();
     loop.settle();
     auto third = chat("", bearer(a_));
-    EXPECT_EQ(worker.jobs.size(), 3u);
+    ASSERT_EQ(worker.jobs.size(), 3u);
     // Tenants do not see each other's blocks.
     EXPECT_FALSE(worker.jobs[0].request.kv_namespace == worker.jobs[1].request.kv_namespace);
     EXPECT_TRUE(worker.jobs[0].request.kv_namespace == worker.jobs[2].request.kv_namespace);
