@@ -53,6 +53,16 @@ std::vector<gateway::ShardContext> Frontend::shards() {
     return out;
 }
 
+Result<void> Frontend::check_port_is_free(const gateway::GatewayOptions& options) {
+    if (options.port == 0) return {};
+    io::Endpoint at;
+    at.host = options.host;
+    at.port = static_cast<std::uint16_t>(options.port);
+    TRY(const auto listener, network().listen(at));
+    listener->close();
+    return {};
+}
+
 int Frontend::run(Parts parts) {
     parts_ = std::move(parts);
     const io::SignalWatch watch(main_, {SIGTERM, SIGINT, SIGHUP},

@@ -37,6 +37,9 @@ class Frontend {
     io::RealLoop& loop() { return main_; }
     io::RealNetwork& network() { return *networks_[0]; }
     std::vector<gateway::ShardContext> shards();
+    // kConflict when another process listens there. Loops share a port (SO_REUSEPORT), so binding
+    // it would succeed beside another service of the same user, and take half of its connections.
+    Result<void> check_port_is_free(const gateway::GatewayOptions& options);
 
     struct Parts {
         gateway::Gateway* gateway = nullptr;

@@ -89,6 +89,7 @@ Result<int> run(const cli::Invocation& invocation) {
     ProcessLog process_log(options.log, frontend.loop());
     ops::Logger& log = process_log.logger();
     ops::Registry metrics;
+    TRY_VOID(frontend.check_port_is_free(options.gateway));
     std::vector<gateway::ModelEntry> models;
     models.push_back(model_entry(options, frontend.loop().wall_now().seconds()));
     TRY(const auto gateway,

@@ -9,6 +9,7 @@
 #include "app/worker.h"
 #include "cli/chat.h"
 #include "cli/command.h"
+#include "cli/keys.h"
 
 namespace {
 
@@ -33,6 +34,7 @@ int main(int argc, char** argv) {
         {"worker", "one engine behind a Unix socket (serve starts it by itself)",
          nereid::app::worker},
         {"chat", "talk to a running service from a terminal", chat},
+        {"keys", "make API keys", nereid::cli::keys},
         {"config", "every knob as a page, or the effective ones as a file",
          nereid::app::config_command},
         {"version", "print the version", print_version},

@@ -108,6 +108,7 @@ Result<int> serve(const cli::Invocation& invocation) {
     const auto worker = pools::make_local_worker(frontend.loop(), frontend.network(), launcher, log,
                                                  metrics, options.worker);
 
+    TRY_VOID(frontend.check_port_is_free(options.gateway));
     std::vector<gateway::ModelEntry> models;
     models.push_back(
         model_entry(options, std::move(text), *worker, frontend.loop().wall_now().seconds()));

@@ -188,7 +188,7 @@ class Chat {
   private:
     Exchange ask() {
         Exchange x;
-        auto outgoing = dialect::chat::write_request(conversation_.request(), {});
+        auto outgoing = dialect::chat::write_request(conversation_.request(), options_.model);
         if (!outgoing.ok()) {
             x.error = outgoing.error();
         } else {

@@ -108,7 +108,7 @@ struct Core : std::enable_shared_from_this<Core> {
     io::Loop::TimerId timer = 0;
     TimePoint timer_at = TimePoint::never();
     io::Channel<char> stopped;
-    WorkerState logged = WorkerState::kStarting;
+    std::pair<WorkerState, std::string> logged{WorkerState::kStarting, {}};
     std::array<std::uint32_t, 3> told{};  // running, waiting, in flight: as the handles know them
     std::function<void(const WorkerStatus&)> on_state;
     bool shut = false;
@@ -205,8 +205,8 @@ void Core::arm() {
 
 void Core::log_state() {
     const WorkerStatus& s = supervisor.status();
-    if (s.state == logged) return;
-    logged = s.state;
+    const std::pair news{s.state, s.last_error};
+    if (std::exchange(logged, news) == news) return;
     const bool bad = s.state == WorkerState::kBackoff || s.state == WorkerState::kFailed;
     ops::Fields fields{{"worker", options.name}, {"state", to_string(s.state)}};
     if (bad) fields.push_back({"error", s.last_error});

@@ -372,6 +372,7 @@ void Supervisor::settle_requests() {
         }
     }
     at_engine_ = 0;
+    status_.load = {};  // of an engine that is gone
 }
 
 void Supervisor::dead() {
