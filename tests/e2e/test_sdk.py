@@ -112,11 +112,11 @@ def test_logprobs(client):
 
 
 def test_sdk_stream_helper(client):
-    with client.chat.completions.stream(model="default", messages=NYMPH, max_tokens=12) as stream:
-        for _ in stream:
-            pass
+    with client.chat.completions.stream(model="default", messages=NYMPH, temperature=0, stop=[","], max_tokens=200) as stream:
+        kinds = {event.type for event in stream}
         final = stream.get_final_completion()
-    assert final.choices[0].message.content is not None and final.choices[0].finish_reason in ("stop", "length")
+    assert {"chunk", "content.delta", "content.done"} <= kinds
+    assert final.choices[0].message.content and final.choices[0].finish_reason == "stop"
 
 
 def test_completions(client):

@@ -101,11 +101,11 @@ def test_queued_requests_survive_a_crash(serve):
 
     first = threading.Thread(target=ask, args=(0, 4000))
     first.start()
-    wait_for(lambda: server.metric_sum("nereid_engine_running_requests") == 1, 30, "first runs")
+    wait_for(lambda: server.metric_sum("nereid_engine_running") == 1, 30, "first runs")
     rest = [threading.Thread(target=ask, args=(i, 5)) for i in range(1, 4)]
     for t in rest:
         t.start()
-    wait_for(lambda: server.metric_sum("nereid_engine_waiting_requests") == 3, 30, "three wait")
+    wait_for(lambda: server.metric_sum("nereid_engine_waiting") == 3, 30, "three wait")
     os.kill(server.worker_pid(), signal.SIGKILL)
     for t in [first, *rest]:
         t.join(120)
