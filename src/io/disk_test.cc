@@ -1,4 +1,5 @@
-// Disk: the same bodies on a folder of the real disk and on the simulated one, then the faults of each.
+// Disk: the same bodies on a folder of the real disk and on the simulated one, then the faults of
+// each.
 #include "io/disk.h"
 
 #include <gtest/gtest.h>
@@ -35,7 +36,8 @@ struct SimDiskWorld : SimWorld {
     SimDiskView view{sim, loop};
     std::string root = "/data";
     SimDiskWorld() {
-        run_in(*this, [this]() -> Task<void> { EXPECT_TRUE((co_await view.make_folders(root)).ok()); });
+        run_in(*this,
+               [this]() -> Task<void> { EXPECT_TRUE((co_await view.make_folders(root)).ok()); });
     }
     Disk& disk() { return view; }
 };
@@ -110,11 +112,15 @@ TYPED_TEST(DiskTest, RandomWritesAgreeWithAString) {
 TYPED_TEST(DiskTest, OpenModesAndFolders) {
     this->run([&]() -> Task<void> {
         Disk& disk = this->world_.disk();
-        EXPECT_EQ((co_await disk.open(this->path("none"), OpenMode::kRead)).code(), Code::kNotFound);
-        EXPECT_EQ((co_await disk.open(this->path("none"), OpenMode::kReadWrite)).code(), Code::kNotFound);
-        EXPECT_EQ((co_await disk.open(this->path("no/folder"), OpenMode::kCreate)).code(), Code::kNotFound);
+        EXPECT_EQ((co_await disk.open(this->path("none"), OpenMode::kRead)).code(),
+                  Code::kNotFound);
+        EXPECT_EQ((co_await disk.open(this->path("none"), OpenMode::kReadWrite)).code(),
+                  Code::kNotFound);
+        EXPECT_EQ((co_await disk.open(this->path("no/folder"), OpenMode::kCreate)).code(),
+                  Code::kNotFound);
         EXPECT_TRUE((co_await disk.open(this->path("x"), OpenMode::kCreateExclusive)).ok());
-        EXPECT_EQ((co_await disk.open(this->path("x"), OpenMode::kCreateExclusive)).code(), Code::kConflict);
+        EXPECT_EQ((co_await disk.open(this->path("x"), OpenMode::kCreateExclusive)).code(),
+                  Code::kConflict);
         EXPECT_TRUE((co_await disk.make_folders(this->path("d/e/f"))).ok());
         EXPECT_TRUE((co_await disk.make_folders(this->path("d/e/f"))).ok());
         EXPECT_EQ((co_await disk.make_folders(this->path("x/y"))).ok(), false);
@@ -132,7 +138,8 @@ TYPED_TEST(DiskTest, RenameReplacesAndRemoveRemoves) {
         EXPECT_TRUE((co_await put(disk, this->path("new"), "new")).ok());
         EXPECT_TRUE((co_await disk.rename(this->path("new"), this->path("old"))).ok());
         EXPECT_EQ(*co_await get(disk, this->path("old")), "new");
-        EXPECT_EQ((co_await disk.rename(this->path("new"), this->path("old"))).code(), Code::kNotFound);
+        EXPECT_EQ((co_await disk.rename(this->path("new"), this->path("old"))).code(),
+                  Code::kNotFound);
         EXPECT_TRUE((co_await disk.remove(this->path("old"))).ok());
         EXPECT_EQ((co_await disk.remove(this->path("old"))).code(), Code::kNotFound);
         EXPECT_EQ((co_await get(disk, this->path("old"))).code(), Code::kNotFound);
@@ -146,7 +153,8 @@ TYPED_TEST(DiskTest, ManyOperationsAtOnce) {
         for (int i = 0; i < 100; ++i) {
             this->world_.loop.spawn([](File& file, int n, int& count) -> Task<void> {
                 const std::string bytes(1000, static_cast<char>('A' + n % 26));
-                EXPECT_TRUE((co_await file.write_at(bytes, static_cast<std::uint64_t>(n) * 1000)).ok());
+                EXPECT_TRUE(
+                    (co_await file.write_at(bytes, static_cast<std::uint64_t>(n) * 1000)).ok());
                 --count;
             }(*f, i, left));
         }
@@ -223,13 +231,13 @@ TEST(RealDisk, ShortWriteIsContinuedUntilItsError) {
 TEST(RealDisk, ReadFile) {
     RealDiskWorld world;
     EXPECT_EQ(read_file(world.root + "/none", 10).code(), Code::kNotFound);
-    EXPECT_EQ(read_file(world.root, 10).code(), Code::kIo);    // a folder
+    EXPECT_EQ(read_file(world.root, 10).code(), Code::kIo);  // a folder
     run_in(world, [&]() -> Task<void> {
         EXPECT_TRUE((co_await put(world.disk(), world.root + "/f", "0123456789")).ok());
     });
     EXPECT_EQ(*read_file(world.root + "/f", 10), "0123456789");
     EXPECT_EQ(read_file(world.root + "/f", 9).code(), Code::kTooLarge);
-    EXPECT_FALSE(read_file("/proc/self/status", 1 << 20)->empty());    // says that its size is 0
+    EXPECT_FALSE(read_file("/proc/self/status", 1 << 20)->empty());  // says that its size is 0
     if (geteuid() != 0) {
         chmod((world.root + "/f").c_str(), 0);
         EXPECT_EQ(read_file(world.root + "/f", 10).code(), Code::kPermissionDenied);
@@ -242,7 +250,8 @@ TEST(RealDisk, TheLoopMayEndWhileOperationsRun) {
         RealDiskWorld world;
         for (int i = 0; i < 20; ++i) {
             world.loop.spawn([](RealDiskWorld& w, int n) -> Task<void> {
-                [[maybe_unused]] auto r = co_await put(w.disk(), w.root + "/" + std::to_string(n), std::string(10'000, 'x'));
+                [[maybe_unused]] auto r = co_await put(w.disk(), w.root + "/" + std::to_string(n),
+                                                       std::string(10'000, 'x'));
             }(world, i));
         }
     }
@@ -271,9 +280,10 @@ TEST(SimDisk, CrashKeepsWhatWasSyncedAndMayLoseOrTearTheRest) {
         loop = std::make_unique<SimLoop>(scheduler);
         view = std::make_unique<SimDiskView>(disk, *loop);
         std::string after;
-        loop->spawn([](Disk& d, std::string& out) -> Task<void> { out = *co_await get(d, "/d/f"); }(*view, after));
+        loop->spawn([](Disk& d, std::string& out) -> Task<void> { out = *co_await get(d, "/d/f"); }(
+                                                      *view, after));
         scheduler.run_until_idle();
-        ASSERT_EQ(after.substr(0, 1024), std::string(1024, 'a'));    // synced and never overwritten
+        ASSERT_EQ(after.substr(0, 1024), std::string(1024, 'a'));  // synced and never overwritten
         const auto b = static_cast<std::size_t>(std::ranges::count(after, 'b'));
         EXPECT_EQ(b % 512, 0U);
         outcomes.insert(b == 0 ? "lost" : b == 2048 ? "kept" : "torn");
@@ -286,7 +296,8 @@ TEST(SimDisk, FilesOfBeforeTheCrashAreDead) {
     run_in(world, [&]() -> Task<void> {
         auto f = *co_await world.disk().open("/data/f", OpenMode::kCreate);
         world.loop.spawn([](File& file) -> Task<void> {
-            EXPECT_EQ((co_await file.write_at(std::string_view("abc"), 0)).code(), Code::kIo);    // under way
+            EXPECT_EQ((co_await file.write_at(std::string_view("abc"), 0)).code(),
+                      Code::kIo);  // under way
         }(*f));
         world.sim.crash();
         EXPECT_EQ((co_await f->size()).code(), Code::kIo);
@@ -302,7 +313,7 @@ TEST(SimDisk, FullBadAndRottenDisks) {
         EXPECT_TRUE((co_await f->write_at(std::string(900, 'x'), 0)).ok());
         EXPECT_EQ((co_await f->write_at(std::string(200, 'y'), 900)).code(), Code::kNoSpace);
         EXPECT_LE(world.sim.used(), 1000U);
-        EXPECT_TRUE((co_await f->write_at(std::string(100, 'z'), 0)).ok());    // over what is there
+        EXPECT_TRUE((co_await f->write_at(std::string(100, 'z'), 0)).ok());  // over what is there
         world.sim.fail_operations(1);
         EXPECT_EQ((co_await f->sync()).code(), Code::kIo);
         EXPECT_TRUE((co_await f->sync()).ok());

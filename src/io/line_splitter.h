@@ -1,5 +1,5 @@
-// LineSplitter: cuts bytes that arrive in pieces into lines without their '\n' (or "\r\n"). A line over `max_bytes` is
-// given once, cut, and the rest of it is dropped.
+// LineSplitter: cuts bytes that arrive in pieces into lines without their '\n' (or "\r\n"). A line
+// over `max_bytes` is given once, cut, and the rest of it is dropped.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,8 @@ namespace nereid::io {
 class LineSplitter {
   public:
     using OnLine = std::function<void(std::string_view)>;
-    LineSplitter(std::size_t max_bytes, OnLine on_line) : max_bytes_(max_bytes), on_line_(std::move(on_line)) {}
+    LineSplitter(std::size_t max_bytes, OnLine on_line)
+        : max_bytes_(max_bytes), on_line_(std::move(on_line)) {}
 
     void add(std::string_view bytes) {
         while (!bytes.empty()) {
@@ -44,7 +45,7 @@ class LineSplitter {
     std::size_t max_bytes_;
     OnLine on_line_;
     std::string line_;
-    bool dropping_ = false;    // until the next '\n'
+    bool dropping_ = false;  // until the next '\n'
 };
 
 }  // namespace nereid::io

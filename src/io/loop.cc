@@ -7,8 +7,8 @@
 
 namespace nereid::io {
 
-// The root coroutine of a spawned task: its promise is the node in the loop's list. It starts at once and its frame goes
-// when it ends, so that nobody has to collect it.
+// The root coroutine of a spawned task: its promise is the node in the loop's list. It starts at
+// once and its frame goes when it ends, so that nobody has to collect it.
 struct Loop::Spawned {
     Loop& loop;
     Spawned* previous = nullptr;
@@ -57,7 +57,8 @@ void Loop::spawn(Task<void> task) {
 }
 
 void Loop::destroy_tasks() {
-    // Newest first: what a task uses was usually there before it. A task's destructors may spawn, hence the loop.
+    // Newest first: what a task uses was usually there before it. A task's destructors may spawn,
+    // hence the loop.
     while (tasks_ != nullptr) tasks_->frame.destroy();
 }
 
@@ -77,7 +78,7 @@ struct Sleep {
     }
     bool await_ready() const { return false; }
     void await_suspend(std::coroutine_handle<> h) {
-        if (at == TimePoint::never()) return;    // only destruction ends it
+        if (at == TimePoint::never()) return;  // only destruction ends it
         timer = loop.arm(at, [this, h] {
             timer = 0;
             h.resume();

@@ -1,5 +1,5 @@
-// Clock, Loop, Task, timers, Channel: the same bodies on the real loop and (see sim_loop_test.cc for what is its own) on
-// the simulated one.
+// Clock, Loop, Task, timers, Channel: the same bodies on the real loop and (see sim_loop_test.cc
+// for what is its own) on the simulated one.
 #include "io/loop.h"
 
 #include <gtest/gtest.h>
@@ -62,7 +62,7 @@ TYPED_TEST(LoopTest, TimersFireInOrderAndNotWhenCancelled) {
     this->loop_.arm(t + 1ms, [&] { order.push_back(1); });
     this->loop_.arm(t + 4ms, [&] { order.push_back(4); });
     this->loop_.cancel(gone);
-    this->loop_.cancel(gone);    // again: nothing
+    this->loop_.cancel(gone);  // again: nothing
     this->loop_.cancel(12345);
     ASSERT_TRUE(this->world_.run_until([&] { return order.size() == 3; }));
     EXPECT_EQ(order, (std::vector{1, 3, 4}));
@@ -74,12 +74,18 @@ TYPED_TEST(LoopTest, DestroyedLoopDestroysSuspendedTasks) {
     {
         TypeParam world;
         Channel<int> channel(world.loop, 1);
-        auto sleeper = [](Loop& loop, std::shared_ptr<int>) -> Task<void> { co_await loop.sleep_for(1h); };
-        auto for_ever = [](Loop& loop, std::shared_ptr<int>) -> Task<void> { co_await loop.sleep_until(TimePoint::never()); };
+        auto sleeper = [](Loop& loop, std::shared_ptr<int>) -> Task<void> {
+            co_await loop.sleep_for(1h);
+        };
+        auto for_ever = [](Loop& loop, std::shared_ptr<int>) -> Task<void> {
+            co_await loop.sleep_until(TimePoint::never());
+        };
         auto popper = [](Loop& loop, Channel<int>& ch, std::shared_ptr<int>) -> Task<void> {
             [[maybe_unused]] auto r = co_await ch.pop(loop.now() + 1h);
         };
-        auto yielder = [](Loop& loop, std::shared_ptr<int>) -> Task<void> { co_await loop.yield(); };
+        auto yielder = [](Loop& loop, std::shared_ptr<int>) -> Task<void> {
+            co_await loop.yield();
+        };
         world.loop.spawn(sleeper(world.loop, token));
         world.loop.spawn(for_ever(world.loop, token));
         world.loop.spawn(popper(world.loop, channel, token));
@@ -183,7 +189,7 @@ TEST(RealLoop, StopFromAnotherThreadEndsRun) {
     loop.run();
     stopper.join();
     loop.stop();
-    loop.run();    // a stop before run() counts
+    loop.run();  // a stop before run() counts
 }
 
 TEST(LoopThreads, RunsOnItsOwnThreads) {

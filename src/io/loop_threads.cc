@@ -13,7 +13,8 @@ LoopThreads::LoopThreads(std::size_t count) {
     CHECK(count > 0);
     for (std::size_t i = 0; i < count; ++i) loops_.push_back(std::make_unique<RealLoop>());
     for (std::size_t i = 0; i < count; ++i) {
-        // Until its thread has taken the loop over, a post() from here would count as one from the loop's thread.
+        // Until its thread has taken the loop over, a post() from here would count as one from the
+        // loop's thread.
         std::promise<void> taken;
         threads_.emplace_back([loop = loops_[i].get(), i, &taken] {
             const std::string name = "nereid-loop-" + std::to_string(i);

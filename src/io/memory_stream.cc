@@ -21,7 +21,8 @@ class PipeStream final : public Stream {
     Task<Result<std::size_t>> read(std::span<char> into, TimePoint deadline) override {
         return PipeEnd::read(e_, into, deadline);
     }
-    Task<Result<void>> write(std::span<const std::string_view> pieces, TimePoint deadline) override {
+    Task<Result<void>> write(std::span<const std::string_view> pieces,
+                             TimePoint deadline) override {
         return PipeEnd::write(e_, pieces, deadline);
     }
     Task<Result<void>> wait_hangup() override { return PipeEnd::wait_hangup(e_); }
@@ -35,7 +36,9 @@ class PipeStream final : public Stream {
 
 class DirectWire final : public PipeWire {
   public:
-    void join(const std::shared_ptr<PipeEnd>& first, const std::shared_ptr<PipeEnd>& second) { ends_ = {first, second}; }
+    void join(const std::shared_ptr<PipeEnd>& first, const std::shared_ptr<PipeEnd>& second) {
+        ends_ = {first, second};
+    }
     void carry(bool from_first, PipeMessage message) override {
         if (const auto to = ends_[from_first ? 1 : 0].lock()) to->receive(std::move(message));
     }
@@ -47,9 +50,15 @@ class DirectWire final : public PipeWire {
 
 }  // namespace
 
-PipeEnd::PipeEnd(Loop& loop, std::shared_ptr<PipeWire> wire, bool first, std::size_t window, std::string peer)
-    : wire_(std::move(wire)), first_(first), window_(window), peer_(std::move(peer)), reader_(loop),
-      writer_(loop), hangup_(loop) {
+PipeEnd::PipeEnd(Loop& loop, std::shared_ptr<PipeWire> wire, bool first, std::size_t window,
+                 std::string peer)
+    : wire_(std::move(wire)),
+      first_(first),
+      window_(window),
+      peer_(std::move(peer)),
+      reader_(loop),
+      writer_(loop),
+      hangup_(loop) {
     CHECK(window_ > 0);
 }
 
@@ -97,7 +106,8 @@ std::size_t PipeEnd::take(std::span<char> into) {
     return n;
 }
 
-Task<Result<std::size_t>> PipeEnd::read(std::shared_ptr<PipeEnd> e, std::span<char> into, TimePoint deadline) {
+Task<Result<std::size_t>> PipeEnd::read(std::shared_ptr<PipeEnd> e, std::span<char> into,
+                                        TimePoint deadline) {
     CHECK(!into.empty());
     CHECK_MSG(!e->reader_.waiting(), "two reads on one stream");
     for (;;) {
@@ -106,10 +116,13 @@ Task<Result<std::size_t>> PipeEnd::read(std::shared_ptr<PipeEnd> e, std::span<ch
         if (e->read_at_ < e->buffer_.size()) co_return e->take(into);
         if (e->fin_received_) co_return std::size_t{0};
         switch (co_await e->reader_.wait(deadline)) {
-            case Wake::kEvent: break;
-            case Wake::kCancelled: co_return cancelled();
+            case Wake::kEvent:
+                break;
+            case Wake::kCancelled:
+                co_return cancelled();
             case Wake::kDeadline:
-                co_return Error{Code::kDeadlineExceeded, "the peer sent nothing before the deadline"};
+                co_return Error{Code::kDeadlineExceeded,
+                                "the peer sent nothing before the deadline"};
         }
     }
 }
@@ -119,28 +132,34 @@ Task<Result<void>> PipeEnd::write_piece(std::string_view piece, TimePoint deadli
         if (closed_) co_return cancelled();
         if (reset_) co_return was_reset();
         if (outstanding_ < window_) {
-            const std::size_t n = std::min({piece.size(), window_ - outstanding_, wire_->piece_limit()});
+            const std::size_t n =
+                std::min({piece.size(), window_ - outstanding_, wire_->piece_limit()});
             outstanding_ += n;
-            wire_->carry(first_, {.kind = PipeMessage::Kind::kData, .bytes = std::string(piece.substr(0, n))});
+            wire_->carry(first_, {.kind = PipeMessage::Kind::kData,
+                                  .bytes = std::string(piece.substr(0, n))});
             piece.remove_prefix(n);
             continue;
         }
         switch (co_await writer_.wait(deadline)) {
-            case Wake::kEvent: break;
-            case Wake::kCancelled: co_return cancelled();
+            case Wake::kEvent:
+                break;
+            case Wake::kCancelled:
+                co_return cancelled();
             case Wake::kDeadline:
-                co_return Error{Code::kDeadlineExceeded, "the peer did not take the data before the deadline"};
+                co_return Error{Code::kDeadlineExceeded,
+                                "the peer did not take the data before the deadline"};
         }
     }
     co_return Result<void>{};
 }
 
-Task<Result<void>> PipeEnd::write(std::shared_ptr<PipeEnd> e, std::span<const std::string_view> pieces,
-                                  TimePoint deadline) {
+Task<Result<void>> PipeEnd::write(std::shared_ptr<PipeEnd> e,
+                                  std::span<const std::string_view> pieces, TimePoint deadline) {
     CHECK_MSG(!e->writer_.waiting(), "two writes on one stream");
     if (e->closed_) co_return cancelled();
     if (e->fin_sent_) co_return Error{Code::kIo, "write after shutdown_write"};
-    for (const std::string_view piece : pieces) CO_TRY_VOID(co_await e->write_piece(piece, deadline));
+    for (const std::string_view piece : pieces)
+        CO_TRY_VOID(co_await e->write_piece(piece, deadline));
     co_return Result<void>{};
 }
 
@@ -174,7 +193,8 @@ std::unique_ptr<Stream> make_pipe_stream(std::shared_ptr<PipeEnd> end) {
     return std::make_unique<PipeStream>(std::move(end));
 }
 
-std::pair<std::unique_ptr<Stream>, std::unique_ptr<Stream>> make_memory_pair(Loop& loop, std::size_t window) {
+std::pair<std::unique_ptr<Stream>, std::unique_ptr<Stream>> make_memory_pair(Loop& loop,
+                                                                             std::size_t window) {
     auto wire = std::make_shared<DirectWire>();
     auto first = std::make_shared<PipeEnd>(loop, wire, true, window, "memory");
     auto second = std::make_shared<PipeEnd>(loop, wire, false, window, "memory");

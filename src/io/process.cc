@@ -10,9 +10,10 @@
 #include <climits>
 #include <csignal>
 #include <cstring>
-#include <linux/close_range.h>
+#include <expected>
 #include <optional>
 #include <utility>
+#include <linux/close_range.h>
 
 #include <fmt/format.h>
 
@@ -27,20 +28,21 @@ namespace nereid::io {
 std::string ExitStatus::to_string() const {
     if (signal == 0) return fmt::format("exit {}", code);
     const char* name = sigabbrev_np(signal);
-    return name != nullptr ? fmt::format("killed by SIG{}", name) : fmt::format("killed by signal {}", signal);
+    return name != nullptr ? fmt::format("killed by SIG{}", name)
+                           : fmt::format("killed by signal {}", signal);
 }
 
 namespace {
 
 constexpr std::size_t kMaxLine = 64 << 10;
-constexpr std::size_t kMaxDrain = 1 << 20;    // after the child's end
+constexpr std::size_t kMaxDrain = 1 << 20;  // after the child's end
 
 void close_fd(int& fd) {
     if (fd >= 0) ::close(std::exchange(fd, -1));
 }
 
-// Everything that the child touches between vfork and execve is made before: it may only call async-signal-safe
-// functions, and it shares our memory.
+// Everything that the child touches between vfork and execve is made before: it may only call
+// async-signal-safe functions, and it shares our memory.
 struct Launch {
     std::vector<std::string> env_store;
     std::vector<char*> argv;
@@ -50,14 +52,15 @@ struct Launch {
     int out_fd = -1;
     int err_fd = -1;
     pid_t parent = 0;
-    volatile int error = 0;    // errno of the child's failure
+    int report_fd = -1;  // closed by execve; takes the errno of a failure
 
     explicit Launch(ProcessSpec& spec) : inherit(spec.inherit_fds), parent(getpid()) {
         for (auto& arg : spec.argv) argv.push_back(arg.data());
         argv.push_back(nullptr);
         const auto replaced = [&spec](std::string_view entry) {
             for (const auto& [name, value] : spec.env_extra) {
-                if (entry.starts_with(name) && entry.substr(name.size()).starts_with('=')) return true;
+                if (entry.starts_with(name) && entry.substr(name.size()).starts_with('='))
+                    return true;
             }
             return false;
         };
@@ -72,23 +75,26 @@ struct Launch {
         close_fd(null_fd);
         close_fd(out_fd);
         close_fd(err_fd);
+        close_fd(report_fd);
     }
     Launch(const Launch&) = delete;
     Launch& operator=(const Launch&) = delete;
 };
 
 [[noreturn]] void fail_child(Launch& l) {
-    l.error = errno == 0 ? EIO : errno;
+    const int number = errno == 0 ? EIO : errno;
+    [[maybe_unused]] const auto n = write(l.report_fd, &number, sizeof number);
     _exit(127);
 }
 
 [[noreturn]] void become_child(Launch& l) {
     struct sigaction normal{};
     normal.sa_handler = SIG_DFL;
-    for (int number = 1; number < NSIG; ++number) sigaction(number, &normal, nullptr);    // some refuse; fine
+    for (int number = 1; number < NSIG; ++number)
+        sigaction(number, &normal, nullptr);  // some refuse; fine
     setpgid(0, 0);
     if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) fail_child(l);
-    if (getppid() != l.parent) _exit(127);    // it died before the prctl
+    if (getppid() != l.parent) _exit(127);  // it died before the prctl
     if (dup2(l.null_fd, 0) < 0 || dup2(l.out_fd, 1) < 0 || dup2(l.err_fd, 2) < 0) fail_child(l);
     if (syscall(SYS_close_range, 3U, UINT_MAX, CLOSE_RANGE_CLOEXEC) != 0) fail_child(l);
     for (const int fd : l.inherit) {
@@ -101,8 +107,8 @@ struct Launch {
     fail_child(l);
 }
 
-// The child's pid, or -1 with l.error.
-pid_t launch(Launch& l) {
+// The child's pid, or the errno that kept it from running.
+std::expected<pid_t, int> launch(Launch& l, int report_read_fd) {
     // A handler of ours must not run in the child, which shares our memory until execve.
     sigset_t all;
     sigset_t before;
@@ -115,26 +121,30 @@ pid_t launch(Launch& l) {
     if (pid == 0) become_child(l);
     const int fork_error = errno;
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    if (pid < 0) {
-        l.error = fork_error;
-        return -1;
+    if (pid < 0) return std::unexpected(fork_error);
+    // By a pipe and not by the shared memory: ThreadSanitizer turns vfork into fork.
+    close_fd(l.report_fd);
+    int failure = 0;
+    std::ptrdiff_t n = 0;
+    do {
+        n = read(report_read_fd, &failure, sizeof failure);
+    } while (n < 0 && errno == EINTR);
+    if (n == 0) return pid;
+    while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
     }
-    if (l.error != 0) {
-        while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
-        }
-        return -1;
-    }
-    return pid;
+    return std::unexpected(failure);
 }
 
 // One of the child's outputs.
 class Output {
   public:
     Output(RealLoop& loop, int fd, LineSplitter::OnLine on_line)
-        : loop_(loop), fd_(fd),
-          lines_(kMaxLine, [this, on_line = std::move(on_line)](std::string_view line) {
-              if (!stopped_) on_line(line);
-          }),
+        : loop_(loop),
+          fd_(fd),
+          lines_(kMaxLine,
+                 [this, on_line = std::move(on_line)](std::string_view line) {
+                     if (!stopped_) on_line(line);
+                 }),
           watch_(std::in_place, loop, fd, EPOLLIN, [this](std::uint32_t) { read_some(); }) {}
     ~Output() { stop(); }
     Output(const Output&) = delete;
@@ -155,7 +165,8 @@ class Output {
         watch_.reset();
         close_fd(fd_);
     }
-    // Stops it and deletes it from the loop's queue: on_line, which may be running, may destroy the Process.
+    // Stops it and deletes it from the loop's queue: on_line, which may be running, may destroy the
+    // Process.
     static void retire(std::unique_ptr<Output> o) {
         if (!o) return;
         o->stop();
@@ -219,8 +230,8 @@ struct Child {
     std::unique_ptr<Output> err;
     std::optional<ExitStatus> status;
 
-    // True when the child has been reaped. Its group goes first, while the pid is still taken and the group's number
-    // cannot be another's.
+    // True when the child has been reaped. Its group goes first, while the pid is still taken and
+    // the group's number cannot be another's.
     bool reap(int flags) {
         kill(-pid, SIGKILL);
         int raw = 0;
@@ -266,7 +277,7 @@ class RealProcess final : public Process {
     int pid() const override { return c_->pid; }
     Task<ExitStatus> wait() override { return wait_for(c_); }
     void signal(int number) override {
-        if (!c_->status) kill(c_->pid, number);    // not reaped: the pid is still this child's
+        if (!c_->status) kill(c_->pid, number);  // not reaped: the pid is still this child's
     }
 
   private:
@@ -280,12 +291,12 @@ struct Pipe {
         close_fd(read_end);
         close_fd(write_end);
     }
-    bool open() {
+    bool open(bool blocking = false) {
         std::array<int, 2> fds{};
         if (pipe2(fds.data(), O_CLOEXEC) != 0) return false;
         read_end = fds[0];
         write_end = fds[1];
-        fcntl(read_end, F_SETFL, O_NONBLOCK);
+        if (!blocking) fcntl(read_end, F_SETFL, O_NONBLOCK);
         return true;
     }
 };
@@ -302,12 +313,15 @@ Result<std::unique_ptr<Process>> RealProcessLauncher::start(ProcessSpec spec) {
     Launch l(spec);
     Pipe out;
     Pipe err;
+    Pipe report;
     l.null_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    if (l.null_fd < 0 || !out.open() || !err.open()) return failed(errno);
+    if (l.null_fd < 0 || !out.open() || !err.open() || !report.open(true)) return failed(errno);
     l.out_fd = std::exchange(out.write_end, -1);
     l.err_fd = std::exchange(err.write_end, -1);
-    const pid_t pid = launch(l);
-    if (pid < 0) return failed(l.error);
+    l.report_fd = std::exchange(report.write_end, -1);
+    const auto launched = launch(l, report.read_end);
+    if (!launched) return failed(launched.error());
+    const pid_t pid = *launched;
     const int pidfd = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
     if (pidfd < 0) {
         const int number = errno;

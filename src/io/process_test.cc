@@ -1,16 +1,19 @@
 // Process: real children (/bin/sh) and scripted ones.
 #include "io/process.h"
 
-#include <gtest/gtest.h>
 #include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <csignal>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "io/disk.h"
 #include "io/line_splitter.h"
 #include "io/real_process.h"
 #include "io/sim_process.h"
@@ -22,7 +25,8 @@ namespace {
 struct RealShell : RealWorld {
     RealProcessLauncher launcher{loop};
     ProcessSpec sh(const std::string& script) {
-        return {.argv = {"/bin/sh", "-c", script}, .env_extra = {}, .inherit_fds = {}, .on_line = {}};
+        return {
+            .argv = {"/bin/sh", "-c", script}, .env_extra = {}, .inherit_fds = {}, .on_line = {}};
     }
 };
 // Enough of a shell for the bodies below.
@@ -31,7 +35,8 @@ struct SimShell : SimWorld {
     SimShell() {
         launcher.program("/bin/sh", [](SimChild& child) -> Task<ExitStatus> {
             const std::string script = child.spec().argv.at(2);
-            if (script.starts_with("exit ")) co_return ExitStatus{.code = std::stoi(script.substr(5)), .signal = 0};
+            if (script.starts_with("exit "))
+                co_return ExitStatus{.code = std::stoi(script.substr(5)), .signal = 0};
             if (script.starts_with("echo ")) {
                 child.print("out");
                 child.print("err", true);
@@ -49,7 +54,8 @@ struct SimShell : SimWorld {
         });
     }
     ProcessSpec sh(const std::string& script) {
-        return {.argv = {"/bin/sh", "-c", script}, .env_extra = {}, .inherit_fds = {}, .on_line = {}};
+        return {
+            .argv = {"/bin/sh", "-c", script}, .env_extra = {}, .inherit_fds = {}, .on_line = {}};
     }
 };
 
@@ -92,7 +98,8 @@ TYPED_TEST(ProcessTest, KilledBySignalIsReported) {
             p->signal(number);
             const auto status = co_await p->wait();
             EXPECT_EQ(status.signal, number);
-            EXPECT_EQ(status.to_string(), number == SIGKILL ? "killed by SIGKILL" : "killed by SIGTERM");
+            EXPECT_EQ(status.to_string(),
+                      number == SIGKILL ? "killed by SIGKILL" : "killed by SIGTERM");
         });
     }
 }
@@ -110,7 +117,8 @@ TYPED_TEST(ProcessTest, ATrappedSignalIsTheChildsBusiness) {
 }
 
 TYPED_TEST(ProcessTest, WhatCannotBeExecutedIsAnErrorThatNamesIt) {
-    ProcessSpec spec{.argv = {"/no/such/program"}, .env_extra = {}, .inherit_fds = {}, .on_line = {}};
+    ProcessSpec spec{
+        .argv = {"/no/such/program"}, .env_extra = {}, .inherit_fds = {}, .on_line = {}};
     const auto r = this->world_.launcher.start(std::move(spec));
     ASSERT_FALSE(r.ok());
     EXPECT_EQ(r.code(), Code::kIo);
@@ -125,13 +133,16 @@ TYPED_TEST(ProcessTest, DestroyedWhileItRunsAndWhileSomebodyWaits) {
             EXPECT_EQ((co_await process.wait()).signal, SIGKILL);
             flag = true;
         }(*p, ended));
-        auto waiting = (*this->world_.launcher.start(this->world_.sh("sleep 1000")))->wait().release();
+        auto waiting =
+            (*this->world_.launcher.start(this->world_.sh("sleep 1000")))->wait().release();
         waiting.resume();
         waiting.destroy();
         const int pid = p->pid();
         p.reset();
         while (!ended) co_await this->world_.loop.yield();
-        if constexpr (std::is_same_v<TypeParam, RealShell>) { EXPECT_EQ(kill(pid, 0), -1); }
+        if constexpr (std::is_same_v<TypeParam, RealShell>) {
+            EXPECT_EQ(kill(pid, 0), -1);
+        }
     });
 }
 
@@ -151,13 +162,22 @@ TYPED_TEST(ProcessTest, OnLineMayDestroyTheProcess) {
     });
 }
 
+// Of a process that is not our child: init reaps it, until then it is a zombie.
+bool is_gone(int pid) {
+    if (kill(pid, 0) != 0) return true;
+    const auto stat = read_file("/proc/" + std::to_string(pid) + "/stat", 1 << 16);
+    return !stat.ok() || stat->find(") Z") != std::string::npos;
+}
+
 TEST(RealProcess, FloodOfOutputIsCountedWholeAndDoesNotStarveTheLoop) {
     RealShell world;
     run_in(world, [&]() -> Task<void> {
         std::size_t lines = 0;
         std::size_t longest = 0;
         bool tick = false;
-        auto spec = world.sh("yes 0123456789 | head -n 200000; head -c 100000 /dev/zero | tr '\\0' x; echo; echo last");
+        auto spec = world.sh(
+            "yes 0123456789 | head -n 200000; head -c 100000 /dev/zero | tr '\\0' x; echo; echo "
+            "last");
         spec.on_line = [&](std::string_view line, bool) {
             ++lines;
             longest = std::max(longest, line.size());
@@ -166,7 +186,7 @@ TEST(RealProcess, FloodOfOutputIsCountedWholeAndDoesNotStarveTheLoop) {
         world.loop.arm(world.loop.now() + 1ms, [&] { tick = true; });
         EXPECT_EQ((co_await p->wait()).code, 0);
         EXPECT_EQ(lines, 200'002U);
-        EXPECT_EQ(longest, 64U << 10);    // the long line was cut
+        EXPECT_EQ(longest, 64U << 10);  // the long line was cut
         EXPECT_TRUE(tick);
     });
 }
@@ -174,7 +194,7 @@ TEST(RealProcess, FloodOfOutputIsCountedWholeAndDoesNotStarveTheLoop) {
 TEST(RealProcess, ChildStartsClean) {
     RealShell world;
     run_in(world, [&]() -> Task<void> {
-        const int leaked = open("/dev/null", O_RDONLY);    // without O_CLOEXEC, as a library would
+        const int leaked = open("/dev/null", O_RDONLY);  // without O_CLOEXEC, as a library would
         const int wanted = open("/dev/null", O_RDONLY | O_CLOEXEC);
         sigset_t blocked;
         sigset_t before;
@@ -182,8 +202,9 @@ TEST(RealProcess, ChildStartsClean) {
         sigaddset(&blocked, SIGTERM);
         pthread_sigmask(SIG_BLOCK, &blocked, &before);
         std::vector<std::string> lines;
-        auto spec = world.sh("ls -l /proc/self/fd | grep -c ' -> /dev/null'; echo $NEREID_TEST_X; "
-                             "grep SigBlk /proc/self/status; [ $(ps -o pgid= -p $$) = $$ ] && echo leader; cat");
+        auto spec = world.sh(
+            "ls -l /proc/self/fd | grep -c ' -> /dev/null'; echo $NEREID_TEST_X; "
+            "grep SigBlk /proc/self/status; [ $(ps -o pgid= -p $$) = $$ ] && echo leader; cat");
         spec.env_extra = {{"NEREID_TEST_X", "value"}};
         spec.inherit_fds = {wanted};
         spec.on_line = [&](std::string_view line, bool) { lines.emplace_back(line); };
@@ -191,7 +212,7 @@ TEST(RealProcess, ChildStartsClean) {
         EXPECT_EQ((co_await p->wait()).code, 0);
         EXPECT_GE(lines.size(), 3U);
         if (lines.size() >= 3) {
-            EXPECT_EQ(lines[0], "2");    // standard input and the wanted one
+            EXPECT_EQ(lines[0], "2");  // standard input and the wanted one
             EXPECT_EQ(lines[1], "value");
             EXPECT_NE(lines[2].find("0000000000000000"), std::string::npos) << lines[2];
         }
@@ -206,21 +227,38 @@ TEST(RealProcess, GrandchildrenGoWithTheProcess) {
     run_in(world, [&]() -> Task<void> {
         int grandchild = 0;
         auto spec = world.sh("sleep 1000 & echo $!; wait");
-        spec.on_line = [&](std::string_view line, bool) { grandchild = std::stoi(std::string(line)); };
+        spec.on_line = [&](std::string_view line, bool) {
+            grandchild = std::stoi(std::string(line));
+        };
         auto p = *world.launcher.start(std::move(spec));
         while (grandchild == 0) co_await world.loop.sleep_for(1ms);
         p.reset();
-        // Not our child, so init reaps it: until then it is a zombie.
-        const auto gone = [&] {
-            if (kill(grandchild, 0) != 0) return true;
-            std::string stat(4096, '\0');
-            const int fd = open(("/proc/" + std::to_string(grandchild) + "/stat").c_str(), O_RDONLY);
-            const auto n = fd >= 0 ? read(fd, stat.data(), stat.size()) : 0;
-            if (fd >= 0) close(fd);
-            return n <= 0 || stat.find(") Z") != std::string::npos;
-        };
-        while (!gone()) co_await world.loop.sleep_for(1ms);
+        while (!is_gone(grandchild)) co_await world.loop.sleep_for(1ms);
     });
+}
+
+TEST(RealProcess, OurDeathIsTheChildsDeath) {
+    std::array<int, 2> fds{};
+    ASSERT_EQ(pipe(fds.data()), 0);
+    const pid_t starter = fork();
+    if (starter == 0) {  // a Nereid that starts a child and is killed before it can clean up
+        RealShell world;
+        const auto p = world.launcher.start(world.sh("sleep 1000"));
+        const int pid = (*p)->pid();
+        if (write(fds[1], &pid, sizeof pid) != sizeof pid) _exit(1);
+        for (;;) pause();
+    }
+    int pid = 0;
+    ASSERT_EQ(read(fds[0], &pid, sizeof pid), static_cast<ssize_t>(sizeof pid));
+    EXPECT_EQ(kill(pid, 0), 0);
+    kill(starter, SIGKILL);
+    waitpid(starter, nullptr, 0);
+    RealShell world;
+    run_in(world, [&]() -> Task<void> {
+        while (!is_gone(pid)) co_await world.loop.sleep_for(1ms);
+    });
+    close(fds[0]);
+    close(fds[1]);
 }
 
 TEST(RealProcess, TheLoopMayEndBeforeTheChild) {
@@ -245,7 +283,7 @@ TEST(SimProcess, RefusedStartsAndLiveCount) {
     p.reset();
     world.scheduler.run_until_idle();
     EXPECT_EQ(world.launcher.live(), 0);
-    EXPECT_EQ(world.scheduler.now(), TimePoint{});    // its sleep went with it
+    EXPECT_EQ(world.scheduler.now(), TimePoint{});  // its sleep went with it
 }
 
 TEST(LineSplitter, CutsWhereverThePiecesEnd) {
@@ -253,7 +291,8 @@ TEST(LineSplitter, CutsWhereverThePiecesEnd) {
     for (std::size_t step = 1; step <= text.size(); ++step) {
         std::vector<std::string> lines;
         LineSplitter splitter(8, [&](std::string_view l) { lines.emplace_back(l); });
-        for (std::size_t at = 0; at < text.size(); at += step) splitter.add(std::string_view(text).substr(at, step));
+        for (std::size_t at = 0; at < text.size(); at += step)
+            splitter.add(std::string_view(text).substr(at, step));
         splitter.finish();
         EXPECT_EQ(lines, (std::vector<std::string>{"one", "two", "", "thisisto", "end"})) << step;
     }

@@ -29,14 +29,23 @@ Error disk_error(std::string_view what, std::string_view path, int number) {
     Code code = Code::kIo;
     switch (number) {
         case ENOENT:
-        case ENOTDIR: code = Code::kNotFound; break;
-        case EEXIST: code = Code::kConflict; break;
+        case ENOTDIR:
+            code = Code::kNotFound;
+            break;
+        case EEXIST:
+            code = Code::kConflict;
+            break;
         case EACCES:
         case EPERM:
-        case EROFS: code = Code::kPermissionDenied; break;
+        case EROFS:
+            code = Code::kPermissionDenied;
+            break;
         case ENOSPC:
-        case EDQUOT: code = Code::kNoSpace; break;
-        default: break;
+        case EDQUOT:
+            code = Code::kNoSpace;
+            break;
+        default:
+            break;
     }
     return {code, fmt::format("{} {}: {}", what, path, errno_text(number))};
 }
@@ -69,10 +78,12 @@ std::string parent_of(const std::string& path) {
 }
 
 Result<void> sync_folder(const std::string& folder) {
-    const OwnedFd fd(retry([&] { return ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
+    const OwnedFd fd(
+        retry([&] { return ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
     if (fd.get() < 0) return disk_error("open", folder, errno);
     // Some file systems have no fsync for folders and say EINVAL: there is nothing more to do then.
-    if (retry([&] { return fsync(fd.get()); }) != 0 && errno != EINVAL) return disk_error("fsync", folder, errno);
+    if (retry([&] { return fsync(fd.get()); }) != 0 && errno != EINVAL)
+        return disk_error("fsync", folder, errno);
     return {};
 }
 
@@ -84,7 +95,11 @@ class RealDisk::Pool : public std::enable_shared_from_this<RealDisk::Pool> {
     struct Job {
         explicit Job(RealLoop& loop) : waiter(loop) {}
         std::move_only_function<void()> work;
-        enum class State : std::uint8_t { kQueued, kRunning, kDone } state = State::kQueued;    // guarded by mutex_
+        enum class State : std::uint8_t {
+            kQueued,
+            kRunning,
+            kDone
+        } state = State::kQueued;  // guarded by mutex_
         Waiter waiter;
     };
 
@@ -116,7 +131,8 @@ class RealDisk::Pool : public std::enable_shared_from_this<RealDisk::Pool> {
         std::optional<std::invoke_result_t<F&>> result;
         const auto job = std::make_shared<Job>(pool->loop_);
         job->work = [&result, &f] { result.emplace(f()); };
-        struct Guard {    // f and result live in this frame: a thread must be done with them before they go
+        struct Guard {  // f and result live in this frame: a thread must be done with them before
+                        // they go
             Pool& pool;
             Job& job;
             ~Guard() { pool.abandon(job); }
@@ -165,8 +181,8 @@ class RealDisk::Pool : public std::enable_shared_from_this<RealDisk::Pool> {
     std::mutex mutex_;
     std::condition_variable wake_;
     std::condition_variable finished_;
-    std::deque<std::shared_ptr<Job>> queue_;    // guarded by mutex_
-    bool stopping_ = false;                     // guarded by mutex_
+    std::deque<std::shared_ptr<Job>> queue_;  // guarded by mutex_
+    bool stopping_ = false;                   // guarded by mutex_
     std::vector<std::thread> threads_;
 };
 
@@ -183,7 +199,8 @@ Result<std::size_t> read_all_at(const OpenFile& f, std::span<char> into, std::ui
     std::size_t done = 0;
     while (done < into.size()) {
         const auto n = retry([&] {
-            return pread(f.fd.get(), into.data() + done, into.size() - done, static_cast<off_t>(offset + done));
+            return pread(f.fd.get(), into.data() + done, into.size() - done,
+                         static_cast<off_t>(offset + done));
         });
         if (n < 0) return disk_error("read", f.path, errno);
         if (n == 0) break;
@@ -196,7 +213,8 @@ Result<void> write_all_at(const OpenFile& f, std::span<const char> bytes, std::u
     std::size_t done = 0;
     while (done < bytes.size()) {
         const auto n = retry([&] {
-            return pwrite(f.fd.get(), bytes.data() + done, bytes.size() - done, static_cast<off_t>(offset + done));
+            return pwrite(f.fd.get(), bytes.data() + done, bytes.size() - done,
+                          static_cast<off_t>(offset + done));
         });
         if (n < 0) return disk_error("write", f.path, errno);
         done += static_cast<std::size_t>(n);
@@ -206,16 +224,19 @@ Result<void> write_all_at(const OpenFile& f, std::span<const char> bytes, std::u
 
 class RealFile final : public File {
   public:
-    RealFile(std::shared_ptr<Pool> pool, std::shared_ptr<OpenFile> f) : pool_(std::move(pool)), f_(std::move(f)) {}
+    RealFile(std::shared_ptr<Pool> pool, std::shared_ptr<OpenFile> f)
+        : pool_(std::move(pool)), f_(std::move(f)) {}
     Task<Result<std::size_t>> read_at(std::span<char> into, std::uint64_t offset) override {
         return Pool::call(pool_, [f = f_, into, offset] { return read_all_at(*f, into, offset); });
     }
     Task<Result<void>> write_at(std::span<const char> bytes, std::uint64_t offset) override {
-        return Pool::call(pool_, [f = f_, bytes, offset] { return write_all_at(*f, bytes, offset); });
+        return Pool::call(pool_,
+                          [f = f_, bytes, offset] { return write_all_at(*f, bytes, offset); });
     }
     Task<Result<void>> sync() override {
         return Pool::call(pool_, [f = f_]() -> Result<void> {
-            if (retry([&] { return fdatasync(f->fd.get()); }) != 0) return disk_error("sync", f->path, errno);
+            if (retry([&] { return fdatasync(f->fd.get()); }) != 0)
+                return disk_error("sync", f->path, errno);
             return {};
         });
     }
@@ -247,8 +268,12 @@ Result<std::shared_ptr<OpenFile>> open_file(const std::string& path, OpenMode mo
     bool created = false;
     int fd = -1;
     switch (mode) {
-        case OpenMode::kRead: fd = try_open(O_RDONLY); break;
-        case OpenMode::kReadWrite: fd = try_open(O_RDWR); break;
+        case OpenMode::kRead:
+            fd = try_open(O_RDONLY);
+            break;
+        case OpenMode::kReadWrite:
+            fd = try_open(O_RDWR);
+            break;
         case OpenMode::kCreate:
             fd = try_open(O_RDWR);
             if (fd >= 0 || errno != ENOENT) break;
@@ -298,7 +323,8 @@ Result<void> make_all_folders(const std::string& path) {
 
 }  // namespace
 
-RealDisk::RealDisk(RealLoop& loop, std::size_t threads) : pool_(std::make_shared<Pool>(loop, threads)) {}
+RealDisk::RealDisk(RealLoop& loop, std::size_t threads)
+    : pool_(std::make_shared<Pool>(loop, threads)) {}
 RealDisk::~RealDisk() { pool_->stop(); }
 
 Task<Result<std::unique_ptr<File>>> RealDisk::open(std::string path, OpenMode mode) {
@@ -316,7 +342,8 @@ Task<Result<void>> RealDisk::remove(std::string path) {
 
 Task<Result<void>> RealDisk::rename(std::string from, std::string to) {
     return Pool::call(pool_, [from = std::move(from), to = std::move(to)]() -> Result<void> {
-        if (::rename(from.c_str(), to.c_str()) != 0) return disk_error("rename", from + " -> " + to, errno);
+        if (::rename(from.c_str(), to.c_str()) != 0)
+            return disk_error("rename", from + " -> " + to, errno);
         TRY_VOID(sync_folder(parent_of(to)));
         return parent_of(from) == parent_of(to) ? Result<void>{} : sync_folder(parent_of(from));
     });
@@ -335,7 +362,8 @@ Result<std::string> read_file(const std::string& path, std::size_t max_bytes) {
     if (fd.get() < 0) return disk_error("open", path, errno);
     std::string out;
     for (;;) {
-        // One byte more than allowed is asked for, so that a file of exactly max_bytes passes; sizes are not trusted (/proc).
+        // One byte more than allowed is asked for, so that a file of exactly max_bytes passes;
+        // sizes are not trusted (/proc).
         const std::size_t had = out.size();
         out.resize(std::min(max_bytes + 1, std::max<std::size_t>(had * 2, 4096)));
         const auto n = retry([&] { return ::read(fd.get(), out.data() + had, out.size() - had); });
@@ -343,7 +371,8 @@ Result<std::string> read_file(const std::string& path, std::size_t max_bytes) {
         out.resize(had + static_cast<std::size_t>(n));
         if (n == 0) return out;
         if (out.size() > max_bytes) {
-            return Error{Code::kTooLarge, fmt::format("{} is larger than {} bytes", path, max_bytes)};
+            return Error{Code::kTooLarge,
+                         fmt::format("{} is larger than {} bytes", path, max_bytes)};
         }
     }
 }

@@ -1,7 +1,8 @@
 // The real Disk: blocking system calls in a small pool of threads, answers posted to the loop.
 //
-// One RealDisk per loop. Its queue is bounded only by the number of coroutines that wait in it. Destroying an operation
-// that is running in a thread blocks until the thread has finished it (its buffer belongs to the caller).
+// One RealDisk per loop. Its queue is bounded only by the number of coroutines that wait in it.
+// Destroying an operation that is running in a thread blocks until the thread has finished it (its
+// buffer belongs to the caller).
 #pragma once
 
 #include <cstddef>

@@ -32,10 +32,11 @@ Duration read_clock(clockid_t which) {
 RealLoop::RealLoop() {
     epoll_ = epoll_create1(EPOLL_CLOEXEC);
     wakeup_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    CHECK_MSG(epoll_ >= 0 && wakeup_ >= 0, "no descriptors left for an event loop: raise `ulimit -n`");
+    CHECK_MSG(epoll_ >= 0 && wakeup_ >= 0,
+              "no descriptors left for an event loop: raise `ulimit -n`");
     epoll_event e{};
     e.events = EPOLLIN | EPOLLET;
-    e.data.ptr = nullptr;    // nullptr = the wakeup
+    e.data.ptr = nullptr;  // nullptr = the wakeup
     CHECK(epoll_ctl(epoll_, EPOLL_CTL_ADD, wakeup_, &e) == 0);
     adopt_thread();
 }
@@ -75,7 +76,7 @@ void RealLoop::post(Fn fn) {
     }
     if (was_empty) {
         const std::uint64_t one = 1;
-        [[maybe_unused]] const auto n = write(wakeup_, &one, sizeof one);    // full = awake anyway
+        [[maybe_unused]] const auto n = write(wakeup_, &one, sizeof one);  // full = awake anyway
     }
 }
 
@@ -148,7 +149,8 @@ void RealLoop::run_ready() {
     }
 }
 
-// `timeout` -1 = for ever. Nanosecond timeouts: token pacing and deadlines are not rounded up to a millisecond.
+// `timeout` -1 = for ever. Nanosecond timeouts: token pacing and deadlines are not rounded up to a
+// millisecond.
 void RealLoop::poll(Duration timeout) {
     std::array<epoll_event, 128> events;
     timespec t{};
@@ -166,11 +168,11 @@ void RealLoop::poll(Duration timeout) {
         const epoll_event& e = events[static_cast<std::size_t>(i)];
         batch_ = std::span(events).subspan(static_cast<std::size_t>(i) + 1,
                                            static_cast<std::size_t>(n - i - 1));
-        if (e.events == 0) continue;    // its watch has gone
+        if (e.events == 0) continue;  // its watch has gone
         if (e.data.ptr == nullptr) {
             std::uint64_t count = 0;
             [[maybe_unused]] const auto got = read(wakeup_, &count, sizeof count);
-            continue;    // the inbox is looked at in every turn
+            continue;  // the inbox is looked at in every turn
         }
         auto* watch = static_cast<FdWatch*>(e.data.ptr);
         bool destroyed = false;
@@ -205,7 +207,7 @@ FdWatch::~FdWatch() {
     }
     if (destroyed_ != nullptr) {
         *destroyed_ = true;
-        [[maybe_unused]] auto* running = on_events_.release();    // poll() deletes it
+        [[maybe_unused]] auto* running = on_events_.release();  // poll() deletes it
     }
 }
 

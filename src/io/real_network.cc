@@ -29,9 +29,9 @@ namespace nereid::io {
 
 namespace {
 
-constexpr int kBacklog = 4096;                  // the kernel cuts it to net.core.somaxconn
-constexpr Duration kAcceptPause = 100ms;        // without descriptors or memory
-constexpr Duration kUnixConnectPause = 5ms;     // a full backlog cannot be waited for
+constexpr int kBacklog = 4096;               // the kernel cuts it to net.core.somaxconn
+constexpr Duration kAcceptPause = 100ms;     // without descriptors or memory
+constexpr Duration kUnixConnectPause = 5ms;  // a full backlog cannot be waited for
 
 struct Address {
     sockaddr_storage storage{};
@@ -44,9 +44,11 @@ Result<Address> unix_address(const std::string& path) {
     sockaddr_un un{};
     un.sun_family = AF_UNIX;
     if (path.size() >= sizeof un.sun_path) {
-        return Error{Code::kInvalidArgument,
-                     fmt::format("the socket path {} is {} bytes long, the system allows {}: choose a shorter one",
-                                 path, path.size(), sizeof un.sun_path - 1)};
+        return Error{
+            Code::kInvalidArgument,
+            fmt::format(
+                "the socket path {} is {} bytes long, the system allows {}: choose a shorter one",
+                path, path.size(), sizeof un.sun_path - 1)};
     }
     std::memcpy(un.sun_path, path.data(), path.size());
     Address a;
@@ -84,7 +86,8 @@ Result<std::vector<Address>> look_up(const std::string& host, std::uint16_t port
     addrinfo* list = nullptr;
     const int rc = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
     if (rc != 0) {
-        return Error{Code::kUnavailable, fmt::format("the name {} has no address: {}", host, gai_strerror(rc))};
+        return Error{Code::kUnavailable,
+                     fmt::format("the name {} has no address: {}", host, gai_strerror(rc))};
     }
     std::vector<Address> out;
     for (const addrinfo* i = list; i != nullptr; i = i->ai_next) {
@@ -111,14 +114,14 @@ Endpoint endpoint_of(const sockaddr_storage& storage) {
     return {.host = text.data(), .port = ntohs(v6.sin6_port), .unix_path = {}};
 }
 
-// A look-up in a thread of its own. getaddrinfo cannot be interrupted, so the thread is not joined: it holds this state,
-// and `loop` is taken from it when nobody waits any more.
+// A look-up in a thread of its own. getaddrinfo cannot be interrupted, so the thread is not joined:
+// it holds this state, and `loop` is taken from it when nobody waits any more.
 struct LookUp {
     explicit LookUp(RealLoop& l) : waiter(l), loop(&l) {}
     Waiter waiter;
     Result<std::vector<Address>> result = err(Code::kInternal, "look-up not done");
     std::mutex mutex;
-    RealLoop* loop;    // guarded by mutex
+    RealLoop* loop;  // guarded by mutex
 };
 
 void start_look_up(std::shared_ptr<LookUp> state, std::string host, std::uint16_t port) {
@@ -146,7 +149,8 @@ Task<Result<std::vector<Address>>> resolve(RealLoop& loop, std::string host, std
     const Guard guard{std::make_shared<LookUp>(loop)};
     start_look_up(guard.state, host, port);
     if (co_await guard.state->waiter.wait(deadline) != Wake::kEvent) {
-        co_return Error{Code::kDeadlineExceeded, fmt::format("the name {} was not resolved in time", host)};
+        co_return Error{Code::kDeadlineExceeded,
+                        fmt::format("the name {} was not resolved in time", host)};
     }
     co_return std::move(guard.state->result);
 }
@@ -164,21 +168,25 @@ Task<Result<std::unique_ptr<Stream>>> connect_one(RealLoop& loop, Address to, st
         if (to.family() != AF_UNIX) set_no_delay(fd);
         auto s = std::make_shared<Socket>(loop, fd, name);
         int error = ::connect(fd, to.get(), to.size) == 0 ? 0 : errno;
-        if (error == EAGAIN) {    // a Unix listener's backlog is full
-            if (loop.now() + kUnixConnectPause > deadline) error = ETIMEDOUT;
+        if (error == EAGAIN) {  // a Unix listener's backlog is full
+            if (loop.now() + kUnixConnectPause > deadline)
+                error = ETIMEDOUT;
             else {
                 co_await loop.sleep_for(kUnixConnectPause);
                 continue;
             }
         } else {
             s->watch();
-            if (error == EINPROGRESS || error == EINTR) error = co_await Socket::finish_connect(s, deadline);
+            if (error == EINPROGRESS || error == EINTR)
+                error = co_await Socket::finish_connect(s, deadline);
         }
         if (error == ETIMEDOUT) {
-            co_return Error{Code::kDeadlineExceeded, fmt::format("no connection to {} in time", name)};
+            co_return Error{Code::kDeadlineExceeded,
+                            fmt::format("no connection to {} in time", name)};
         }
         if (error != 0) {
-            co_return Error{Code::kUnavailable, fmt::format("cannot connect to {}: {}", name, errno_text(error))};
+            co_return Error{Code::kUnavailable,
+                            fmt::format("cannot connect to {}: {}", name, errno_text(error))};
         }
         co_return make_socket_stream(std::move(s));
     }
@@ -206,7 +214,8 @@ struct Acceptor {
 std::unique_ptr<Stream> accepted_stream(const Acceptor& a, int fd, const sockaddr_storage& from) {
     ++a.counters->accepted;
     auto s = std::make_shared<Socket>(
-        a.loop, fd, a.local.unix_path.empty() ? endpoint_of(from).to_string() : a.local.to_string());
+        a.loop, fd,
+        a.local.unix_path.empty() ? endpoint_of(from).to_string() : a.local.to_string());
     s->watch();
     return make_socket_stream(std::move(s));
 }
@@ -216,7 +225,8 @@ Task<Result<std::unique_ptr<Stream>>> accept_one(std::shared_ptr<Acceptor> a) {
         if (a->fd < 0) break;
         sockaddr_storage from{};
         socklen_t size = sizeof from;
-        const int fd = accept4(a->fd, reinterpret_cast<sockaddr*>(&from), &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        const int fd =
+            accept4(a->fd, reinterpret_cast<sockaddr*>(&from), &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd >= 0) {
             auto stream = accepted_stream(*a, fd, from);
             if (!a->loop.take_budget()) co_await a->loop.yield();
@@ -224,7 +234,8 @@ Task<Result<std::unique_ptr<Stream>>> accept_one(std::shared_ptr<Acceptor> a) {
         }
         TimePoint until = TimePoint::never();
         switch (errno) {
-            case EAGAIN: break;
+            case EAGAIN:
+                break;
             case EMFILE:
             case ENFILE:
             case ENOBUFS:
@@ -232,7 +243,8 @@ Task<Result<std::unique_ptr<Stream>>> accept_one(std::shared_ptr<Acceptor> a) {
                 ++a->counters->accept_pauses;
                 until = a->loop.now() + kAcceptPause;
                 break;
-            default: continue;    // that one connection failed already (accept(2), "Error handling")
+            default:
+                continue;  // that one connection failed already (accept(2), "Error handling")
         }
         if (co_await a->waiter.wait(until) == Wake::kCancelled) break;
     }
@@ -257,7 +269,8 @@ class RealListener final : public Listener {
         if (const auto& path = a_->local.unix_path; !path.empty()) {
             // Only our own file: a successor may listen there already.
             struct stat now{};
-            if (stat(path.c_str(), &now) == 0 && now.st_ino == file_.st_ino && now.st_dev == file_.st_dev) {
+            if (stat(path.c_str(), &now) == 0 && now.st_ino == file_.st_ino &&
+                now.st_dev == file_.st_dev) {
                 unlink(path.c_str());
             }
         }
@@ -283,23 +296,30 @@ Error bind_error(const Endpoint& at, int number) {
     switch (number) {
         case EADDRINUSE:
             if (!at.unix_path.empty()) {
-                return {Code::kConflict, fmt::format("{} is in use: another process listens there, or it is no "
-                                                     "socket; choose another path", where)};
+                return {Code::kConflict,
+                        fmt::format("{} is in use: another process listens there, or it is no "
+                                    "socket; choose another path",
+                                    where)};
             }
-            return {Code::kConflict, fmt::format("port {} is in use ({}): stop the process that has it, or choose "
-                                                 "--port 0 (any free one) or another port", at.port, where)};
+            return {Code::kConflict,
+                    fmt::format("port {} is in use ({}): stop the process that has it, or choose "
+                                "--port 0 (any free one) or another port",
+                                at.port, where)};
         case EADDRNOTAVAIL:
             return {Code::kInvalidArgument, fmt::format("{} is no address of this machine", where)};
         case EACCES:
         case EPERM:
-            return {Code::kPermissionDenied, fmt::format("not allowed to listen on {}: {}", where, errno_text(number))};
-        default: return {Code::kIo, fmt::format("cannot listen on {}: {}", where, errno_text(number))};
+            return {Code::kPermissionDenied,
+                    fmt::format("not allowed to listen on {}: {}", where, errno_text(number))};
+        default:
+            return {Code::kIo, fmt::format("cannot listen on {}: {}", where, errno_text(number))};
     }
 }
 
 Result<Address> listen_address(const Endpoint& at) {
     if (!at.unix_path.empty()) return unix_address(at.unix_path);
-    if (at.host.empty()) return Error{Code::kInvalidArgument, "listen: neither a host nor a socket path"};
+    if (at.host.empty())
+        return Error{Code::kInvalidArgument, "listen: neither a host nor a socket path"};
     if (const auto numeric = numeric_address(at.host, at.port)) return *numeric;
     TRY(const auto found, look_up(at.host, at.port, true));
     return found.front();
@@ -307,7 +327,8 @@ Result<Address> listen_address(const Endpoint& at) {
 
 }  // namespace
 
-RealNetwork::RealNetwork(RealLoop& loop) : loop_(loop), counters_(std::make_shared<NetworkCounters>()) {}
+RealNetwork::RealNetwork(RealLoop& loop)
+    : loop_(loop), counters_(std::make_shared<NetworkCounters>()) {}
 RealNetwork::~RealNetwork() = default;
 
 Task<Result<std::unique_ptr<Stream>>> RealNetwork::connect(const Endpoint& to, TimePoint deadline) {
@@ -323,7 +344,8 @@ Task<Result<std::unique_ptr<Stream>>> RealNetwork::connect(const Endpoint& to, T
     } else {
         CO_TRY(addresses, co_await resolve(loop, target.host, target.port, deadline));
     }
-    Result<std::unique_ptr<Stream>> last = err(Code::kUnavailable, "no address for " + target.to_string());
+    Result<std::unique_ptr<Stream>> last =
+        err(Code::kUnavailable, "no address for " + target.to_string());
     for (const Address& address : addresses) {
         last = co_await connect_one(loop, address, target.to_string(), deadline);
         if (last.ok()) ++counters->connected;
@@ -336,16 +358,17 @@ Result<std::unique_ptr<Listener>> RealNetwork::listen(const Endpoint& at, bool r
     TRY(const Address address, listen_address(at));
     const int fd = socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0) return Error{Code::kIo, "socket: " + errno_text(errno)};
-    auto acceptor = std::make_shared<Acceptor>(loop_, fd, at, counters_);    // owns fd now
+    auto acceptor = std::make_shared<Acceptor>(loop_, fd, at, counters_);  // owns fd now
     if (address.family() != AF_UNIX) {
         const int one = 1;
         setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
         if (reuse_port) setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof one);
-        set_no_delay(fd);    // accepted sockets inherit it
+        set_no_delay(fd);  // accepted sockets inherit it
     }
     if (bind(fd, address.get(), address.size) != 0) {
         const int number = errno;
-        const bool again = number == EADDRINUSE && !at.unix_path.empty() && remove_stale(at.unix_path, address);
+        const bool again =
+            number == EADDRINUSE && !at.unix_path.empty() && remove_stale(at.unix_path, address);
         if (!again) return bind_error(at, number);
         if (bind(fd, address.get(), address.size) != 0) return bind_error(at, errno);
     }
@@ -357,16 +380,19 @@ Result<std::unique_ptr<Listener>> RealNetwork::listen(const Endpoint& at, bool r
         acceptor->local.port = endpoint_of(bound).port;
     }
     auto* raw = acceptor.get();
-    acceptor->watch.emplace(loop_, fd, EPOLLIN, [raw](std::uint32_t) { raw->waiter.wake(Wake::kEvent); });
+    acceptor->watch.emplace(loop_, fd, EPOLLIN,
+                            [raw](std::uint32_t) { raw->waiter.wake(Wake::kEvent); });
     return std::make_unique<RealListener>(std::move(acceptor));
 }
 
-Result<std::pair<std::unique_ptr<Stream>, std::unique_ptr<Stream>>> make_socket_pair(RealLoop& loop) {
+Result<std::pair<std::unique_ptr<Stream>, std::unique_ptr<Stream>>> make_socket_pair(
+    RealLoop& loop) {
     std::array<int, 2> fds{};
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds.data()) != 0) {
         return Error{Code::kIo, "socketpair: " + errno_text(errno)};
     }
-    return std::pair{adopt_socket(loop, fds[0], "unix:pair"), adopt_socket(loop, fds[1], "unix:pair")};
+    return std::pair{adopt_socket(loop, fds[0], "unix:pair"),
+                     adopt_socket(loop, fds[1], "unix:pair")};
 }
 
 std::unique_ptr<Stream> adopt_socket(RealLoop& loop, int fd, std::string peer) {

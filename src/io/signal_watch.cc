@@ -18,7 +18,7 @@ namespace {
 
 // A signal handler reaches only globals. Bit n: signal n has arrived.
 std::atomic<std::uint64_t> arrived{0};
-std::atomic<int> bell{-1};    // eventfd of the one SignalWatch
+std::atomic<int> bell{-1};  // eventfd of the one SignalWatch
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
 void on_signal(int number) {
@@ -41,14 +41,15 @@ struct SignalWatch::State {
         std::uint64_t count = 0;
         [[maybe_unused]] const auto n = read(fd, &count, sizeof count);
         const std::uint64_t bits = arrived.exchange(0);
-        const auto call = fn;    // it may destroy the watch
+        const auto call = fn;  // it may destroy the watch
         for (int number = 1; number < 64; ++number) {
             if ((bits >> number & 1) != 0) call(number);
         }
     }
 };
 
-SignalWatch::SignalWatch(RealLoop& loop, std::initializer_list<int> numbers, std::function<void(int)> fn)
+SignalWatch::SignalWatch(RealLoop& loop, std::initializer_list<int> numbers,
+                         std::function<void(int)> fn)
     : state_(std::make_unique<State>()) {
     CHECK_MSG(bell.load() < 0, "one SignalWatch per process");
     state_->fn = std::move(fn);

@@ -1,10 +1,11 @@
-// SimDisk: a disk in memory under virtual time, with the faults of real ones. It outlives the simulated process that uses
-// it: make it beside the SimLoops, give each process a SimDiskView.
+// SimDisk: a disk in memory under virtual time, with the faults of real ones. It outlives the
+// simulated process that uses it: make it beside the SimLoops, give each process a SimDiskView.
 //
-// Model: folder operations are durable when they return (as RealDisk makes them). File content that was not synced is
-// lost at crash(): each such write, independently, is kept, lost, or torn (a prefix of its 512-byte sectors reaches the
-// platter); so is a truncate. Latency is drawn from the seed per operation; an operation takes effect at its end, and one
-// that is under way at a crash is one more unsynced write.
+// Model: folder operations are durable when they return (as RealDisk makes them). File content that
+// was not synced is lost at crash(): each such write, independently, is kept, lost, or torn (a
+// prefix of its 512-byte sectors reaches the platter); so is a truncate. Latency is drawn from the
+// seed per operation; an operation takes effect at its end, and one that is under way at a crash is
+// one more unsynced write.
 //
 // | fault | call | what the program sees |
 // |---|---|---|
@@ -41,7 +42,8 @@ class SimDisk {
     SimDisk& operator=(const SimDisk&) = delete;
 
     void crash();
-    // Flips `count` random bits of the durable and the visible content. False when there is no such file, or it is empty.
+    // Flips `count` random bits of the durable and the visible content. False when there is no such
+    // file, or it is empty.
     bool flip_bits(const std::string& path, int count);
     // The next `count` operations on files fail with kIo.
     void fail_operations(int count);

@@ -1,11 +1,13 @@
-// SimProcessLauncher: children that are coroutines on the same simulated process' loop, found by argv[0].
+// SimProcessLauncher: children that are coroutines on the same simulated process' loop, found by
+// argv[0].
 //
 //     launcher.program("/bin/worker", [](SimChild& child) -> Task<ExitStatus> {
 //         child.print("ready");
 //         co_await child.loop().sleep_for(5s);
 //         co_return ExitStatus{.code = 1};
 //     });
-// SIGKILL, and any other signal that the child has not trapped, ends it with that signal at the loop's next turn.
+// SIGKILL, and any other signal that the child has not trapped, ends it with that signal at the
+// loop's next turn.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +43,7 @@ class SimChild {
     const ProcessSpec& spec_;
     Channel<int> signals_;
     std::set<int> trapped_;
-    bool silent_ = false;    // the parent's Process object has gone
+    bool silent_ = false;  // the parent's Process object has gone
 };
 
 using SimProgram = std::function<Task<ExitStatus>(SimChild&)>;
@@ -49,7 +51,9 @@ using SimProgram = std::function<Task<ExitStatus>(SimChild&)>;
 class SimProcessLauncher final : public ProcessLauncher {
   public:
     explicit SimProcessLauncher(Loop& loop) : loop_(loop) {}
-    void program(std::string path, SimProgram script) { programs_[std::move(path)] = std::move(script); }
+    void program(std::string path, SimProgram script) {
+        programs_[std::move(path)] = std::move(script);
+    }
     // The next `count` calls of start() are refused with kIo.
     void fail_starts(int count) { failures_ = count; }
     std::uint64_t starts() const { return starts_; }

@@ -1,5 +1,5 @@
-// The simulated loop and network: virtual time, seeds, faults. What they share with the real ones is in loop_test.cc and
-// stream_test.cc.
+// The simulated loop and network: virtual time, seeds, faults. What they share with the real ones
+// is in loop_test.cc and stream_test.cc.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -19,7 +19,8 @@ namespace {
 
 using StreamPtr = std::unique_ptr<Stream>;
 
-Task<Result<void>> write_text(Stream& s, std::string_view text, TimePoint deadline = TimePoint::never()) {
+Task<Result<void>> write_text(Stream& s, std::string_view text,
+                              TimePoint deadline = TimePoint::never()) {
     const std::array pieces{text};
     co_return co_await s.write(pieces, deadline);
 }
@@ -52,7 +53,8 @@ TEST(SimLoop, DeadlockIsFoundAndTheLimitKept) {
     SimScheduler sched(1);
     SimLoop loop(sched);
     Channel<int> never(loop, 1);
-    loop.spawn([](Channel<int>& ch) -> Task<void> { [[maybe_unused]] auto r = co_await ch.pop(); }(never));
+    loop.spawn(
+        [](Channel<int>& ch) -> Task<void> { [[maybe_unused]] auto r = co_await ch.pop(); }(never));
     const auto done = [&] { return loop.live_tasks() == 0; };
     EXPECT_EQ(sched.run_until(done, 1h), SimEnd::kStalled);
     loop.arm(TimePoint{2h}, [] {});
@@ -97,7 +99,9 @@ TEST(SimLoop, AKilledLoopDropsItsWorkAndOthersGoOn) {
     SimLoop killer(sched);
     auto victim = std::make_unique<SimLoop>(sched);
     auto token = std::make_shared<int>(0);
-    victim->spawn([](Loop& loop, std::shared_ptr<int>) -> Task<void> { co_await loop.sleep_for(1h); }(*victim, token));
+    victim->spawn([](Loop& loop, std::shared_ptr<int>) -> Task<void> {
+        co_await loop.sleep_for(1h);
+    }(*victim, token));
     victim->arm(TimePoint{2s}, [token] { FAIL(); });
     killer.arm(TimePoint{1s}, [&] {
         victim->post([token] { FAIL(); });
@@ -144,13 +148,17 @@ struct TwoHosts {
                     for (;;) {
                         const auto n = co_await stream->read(into);
                         if (!n.ok() || *n == 0) co_return;
-                        if (!(co_await write_text(*stream, std::string_view(into).substr(0, *n))).ok()) co_return;
+                        if (!(co_await write_text(*stream, std::string_view(into).substr(0, *n)))
+                                 .ok())
+                            co_return;
                     }
                 }(std::move(*s)));
             }
         }(*server, *at_server, to));
     }
-    bool run_until(const std::function<bool()>& done) { return scheduler.run_until(done, 1h) == SimEnd::kDone; }
+    bool run_until(const std::function<bool()>& done) {
+        return scheduler.run_until(done, 1h) == SimEnd::kDone;
+    }
 };
 
 std::uint64_t traced_run(std::uint64_t seed) {
@@ -213,7 +221,7 @@ TEST(SimNetwork, ResetFailsBothSides) {
     }(w, done));
     EXPECT_TRUE(w.run_until([&] { return done; }));
     w.scheduler.run_for(1s);
-    EXPECT_EQ(w.server->live_tasks(), 1U);    // the echo task has ended, the acceptor lives
+    EXPECT_EQ(w.server->live_tasks(), 1U);  // the echo task has ended, the acceptor lives
 }
 
 TEST(SimNetwork, AKilledProcessIsAnEndForItsPeersAndRefusesNewOnes) {
@@ -227,7 +235,8 @@ TEST(SimNetwork, AKilledProcessIsAnEndForItsPeersAndRefusesNewOnes) {
         t.at_server.reset();
         t.server.reset();
         EXPECT_EQ(*co_await read_exactly(*s, 1), "");
-        EXPECT_EQ((co_await t.at_client.connect(t.to, t.client.now() + 1s)).code(), Code::kUnavailable);
+        EXPECT_EQ((co_await t.at_client.connect(t.to, t.client.now() + 1s)).code(),
+                  Code::kUnavailable);
         flag = true;
     }(w, done));
     EXPECT_TRUE(w.run_until([&] { return done; }));
@@ -252,7 +261,8 @@ TEST(SimNetwork, RefusedAcceptsEndInTheCallersDeadlineAndRecover) {
     w.net.refuse_accepts("s", true);
     bool done = false;
     w.client.spawn([](TwoHosts& t, bool& flag) -> Task<void> {
-        EXPECT_EQ((co_await t.at_client.connect(t.to, t.client.now() + 1s)).code(), Code::kDeadlineExceeded);
+        EXPECT_EQ((co_await t.at_client.connect(t.to, t.client.now() + 1s)).code(),
+                  Code::kDeadlineExceeded);
         t.net.refuse_accepts("s", false);
         EXPECT_TRUE((co_await t.at_client.connect(t.to, t.client.now() + 1s)).ok());
         flag = true;
@@ -273,7 +283,8 @@ TYPED_TEST(MemoryPair, IsAStreamWithBackpressure) {
     run_in(this->world_, [&]() -> Task<void> {
         auto [a, b] = make_memory_pair(this->world_.loop, 100);
         const std::string text(1000, 't');
-        EXPECT_EQ((co_await write_text(*a, text, this->world_.loop.now() + 1ms)).code(), Code::kDeadlineExceeded);
+        EXPECT_EQ((co_await write_text(*a, text, this->world_.loop.now() + 1ms)).code(),
+                  Code::kDeadlineExceeded);
         EXPECT_EQ(*co_await read_exactly(*b, 100), std::string(100, 't'));
         EXPECT_TRUE((co_await write_text(*a, "more")).ok());
         a->shutdown_write();

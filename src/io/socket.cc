@@ -16,7 +16,8 @@ namespace nereid::io {
 
 namespace {
 
-constexpr std::size_t kMaxPieces = 64;    // per system call; IOV_MAX is 1024, and 1 KiB of stack is enough
+constexpr std::size_t kMaxPieces =
+    64;  // per system call; IOV_MAX is 1024, and 1 KiB of stack is enough
 
 Error cancelled() { return {Code::kCancelled, "the stream was closed on our side"}; }
 Error io_error(std::string_view what, int number) {
@@ -55,7 +56,7 @@ class Remaining {
         while (!pieces_.empty() && pieces_[0].empty()) pieces_ = pieces_.subspan(1);
     }
     std::span<const std::string_view> pieces_;
-    std::size_t offset_ = 0;    // within pieces_[0]
+    std::size_t offset_ = 0;  // within pieces_[0]
 };
 
 class SocketStream final : public Stream {
@@ -65,7 +66,8 @@ class SocketStream final : public Stream {
     Task<Result<std::size_t>> read(std::span<char> into, TimePoint deadline) override {
         return Socket::read(s_, into, deadline);
     }
-    Task<Result<void>> write(std::span<const std::string_view> pieces, TimePoint deadline) override {
+    Task<Result<void>> write(std::span<const std::string_view> pieces,
+                             TimePoint deadline) override {
         return Socket::write(s_, pieces, deadline);
     }
     Task<Result<void>> wait_hangup() override { return Socket::wait_hangup(s_); }
@@ -98,7 +100,7 @@ void Socket::watch() {
 }
 
 void Socket::on_events(std::uint32_t events) {
-    const auto self = shared_from_this();    // a wake may end in the destruction of the stream
+    const auto self = shared_from_this();  // a wake may end in the destruction of the stream
     const bool gone = (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0;
     if (gone) peer_gone_ = true;
     if (gone || (events & EPOLLIN) != 0) {
@@ -114,8 +116,10 @@ std::ptrdiff_t Socket::try_read(std::span<char> into) {
         const auto n = recv(fd_, into.data(), into.size(), 0);
         if (n < 0 && errno == EINTR) continue;
         if (n == 0) peer_gone_ = true;
-        // A short read drained the socket. Not so when the peer has gone: its end was reported with the data.
-        if (n < 0 || (n < static_cast<std::ptrdiff_t>(into.size()) && !peer_gone_)) readable_ = false;
+        // A short read drained the socket. Not so when the peer has gone: its end was reported with
+        // the data.
+        if (n < 0 || (n < static_cast<std::ptrdiff_t>(into.size()) && !peer_gone_))
+            readable_ = false;
         return n;
     }
 }
@@ -133,21 +137,24 @@ Task<Result<std::size_t>> Socket::read(std::shared_ptr<Socket> s, std::span<char
                 co_return static_cast<std::size_t>(n);
             }
             if (errno != EAGAIN) {
-                s->peer_gone_ = s->readable_ = true;    // later reads fail at once as well
+                s->peer_gone_ = s->readable_ = true;  // later reads fail at once as well
                 co_return io_error("read", errno);
             }
         }
         switch (co_await s->reader_.wait(deadline)) {
-            case Wake::kEvent: break;
-            case Wake::kCancelled: co_return cancelled();
+            case Wake::kEvent:
+                break;
+            case Wake::kCancelled:
+                co_return cancelled();
             case Wake::kDeadline:
-                co_return Error{Code::kDeadlineExceeded, "the peer sent nothing before the deadline"};
+                co_return Error{Code::kDeadlineExceeded,
+                                "the peer sent nothing before the deadline"};
         }
     }
 }
 
-Task<Result<void>> Socket::write(std::shared_ptr<Socket> s, std::span<const std::string_view> pieces,
-                                 TimePoint deadline) {
+Task<Result<void>> Socket::write(std::shared_ptr<Socket> s,
+                                 std::span<const std::string_view> pieces, TimePoint deadline) {
     CHECK_MSG(!s->writer_.waiting(), "two writes on one stream");
     Remaining left(pieces);
     while (!left.done()) {
@@ -165,10 +172,13 @@ Task<Result<void>> Socket::write(std::shared_ptr<Socket> s, std::span<const std:
         if (errno == EINTR) continue;
         if (errno != EAGAIN) co_return io_error("write", errno);
         switch (co_await s->writer_.wait(deadline)) {
-            case Wake::kEvent: break;
-            case Wake::kCancelled: co_return cancelled();
+            case Wake::kEvent:
+                break;
+            case Wake::kCancelled:
+                co_return cancelled();
             case Wake::kDeadline:
-                co_return Error{Code::kDeadlineExceeded, "the peer did not take the data before the deadline"};
+                co_return Error{Code::kDeadlineExceeded,
+                                "the peer did not take the data before the deadline"};
         }
     }
     if (s->fd_ < 0) co_return cancelled();
@@ -189,7 +199,7 @@ Task<int> Socket::finish_connect(std::shared_ptr<Socket> s, TimePoint deadline) 
     int error = 0;
     socklen_t size = sizeof error;
     getsockopt(s->fd_, SOL_SOCKET, SO_ERROR, &error, &size);
-    s->peer_gone_ = false;    // an EPOLLHUP of the unconnected socket means nothing
+    s->peer_gone_ = false;  // an EPOLLHUP of the unconnected socket means nothing
     co_return error;
 }
 

@@ -1,5 +1,6 @@
-// Socket: a connected non-blocking stream socket on a RealLoop, shared by the Stream that users hold and the coroutines
-// that are in the middle of an operation (so that a stream may be destroyed under them). Internal to io.
+// Socket: a connected non-blocking stream socket on a RealLoop, shared by the Stream that users
+// hold and the coroutines that are in the middle of an operation (so that a stream may be destroyed
+// under them). Internal to io.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +32,8 @@ class Socket : public std::enable_shared_from_this<Socket> {
     static Task<Result<void>> write(std::shared_ptr<Socket> s,
                                     std::span<const std::string_view> pieces, TimePoint deadline);
     static Task<Result<void>> wait_hangup(std::shared_ptr<Socket> s);
-    // After a connect() that said EINPROGRESS: waits for its end. The errno, 0 when connected, ETIMEDOUT at the deadline.
+    // After a connect() that said EINPROGRESS: waits for its end. The errno, 0 when connected,
+    // ETIMEDOUT at the deadline.
     static Task<int> finish_connect(std::shared_ptr<Socket> s, TimePoint deadline);
 
     void shutdown_write();
@@ -47,9 +49,10 @@ class Socket : public std::enable_shared_from_this<Socket> {
     RealLoop& loop_;
     int fd_;
     std::string peer_;
-    // False after EAGAIN or a short read, until the next edge: saves the system call that would say EAGAIN (epoll(7), Q9).
+    // False after EAGAIN or a short read, until the next edge: saves the system call that would say
+    // EAGAIN (epoll(7), Q9).
     bool readable_ = true;
-    bool peer_gone_ = false;    // EPOLLRDHUP, EPOLLHUP, EPOLLERR or end of data was seen
+    bool peer_gone_ = false;  // EPOLLRDHUP, EPOLLHUP, EPOLLERR or end of data was seen
     Waiter reader_;
     Waiter writer_;
     Waiter hangup_;

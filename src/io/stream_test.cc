@@ -1,8 +1,10 @@
-// Stream, Listener, Network: the same bodies over TCP, Unix sockets (real loop) and the simulated network.
+// Stream, Listener, Network: the same bodies over TCP, Unix sockets (real loop) and the simulated
+// network.
 #include "io/stream.h"
 
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -24,7 +26,8 @@ namespace {
 using StreamPtr = std::unique_ptr<Stream>;
 
 // Many tests write one string.
-Task<Result<void>> write_text(Stream& s, std::string_view text, TimePoint deadline = TimePoint::never()) {
+Task<Result<void>> write_text(Stream& s, std::string_view text,
+                              TimePoint deadline = TimePoint::never()) {
     const std::array pieces{text};
     co_return co_await s.write(pieces, deadline);
 }
@@ -94,8 +97,8 @@ TYPED_TEST(StreamTest, HalfClosedStillCarriesTheOtherWay) {
         auto [client, server] = co_await this->connected();
         EXPECT_TRUE((co_await write_text(*client, "question")).ok());
         client->shutdown_write();
-        EXPECT_EQ(*co_await read_exactly(*server, 100), "question");    // until the end
-        EXPECT_EQ(*co_await read_some(*server), "");                    // and the end stays
+        EXPECT_EQ(*co_await read_exactly(*server, 100), "question");  // until the end
+        EXPECT_EQ(*co_await read_some(*server), "");                  // and the end stays
         EXPECT_TRUE((co_await write_text(*server, "answer")).ok());
         EXPECT_EQ(*co_await read_exactly(*client, 6), "answer");
         server.reset();
@@ -111,7 +114,8 @@ TYPED_TEST(StreamTest, MegabytesArriveWholeThroughBackpressure) {
         this->loop_.spawn([](Stream& s, const std::string& bytes, bool& flag) -> Task<void> {
             // Uneven pieces, more than fit one system call.
             std::vector<std::string_view> pieces;
-            for (std::size_t at = 0, size = 1; at < bytes.size(); at += size, size = size % 70'000 + 997) {
+            for (std::size_t at = 0, size = 1; at < bytes.size();
+                 at += size, size = size % 70'000 + 997) {
                 pieces.push_back(std::string_view(bytes).substr(at, size));
             }
             EXPECT_TRUE((co_await s.write(pieces)).ok());
@@ -135,7 +139,8 @@ TYPED_TEST(StreamTest, MegabytesArriveWholeThroughBackpressure) {
 TYPED_TEST(StreamTest, ReadHasADeadlineAndTheStreamStaysUsable) {
     this->run([&]() -> Task<void> {
         auto [client, server] = co_await this->connected();
-        EXPECT_EQ((co_await read_some(*server, this->loop_.now() + 2ms)).code(), Code::kDeadlineExceeded);
+        EXPECT_EQ((co_await read_some(*server, this->loop_.now() + 2ms)).code(),
+                  Code::kDeadlineExceeded);
         EXPECT_TRUE((co_await write_text(*client, "late")).ok());
         EXPECT_EQ(*co_await read_exactly(*server, 4), "late");
     });
@@ -145,7 +150,8 @@ TYPED_TEST(StreamTest, WriteToAPeerThatDoesNotReadHitsItsDeadline) {
     this->run([&]() -> Task<void> {
         auto [client, server] = co_await this->connected();
         const std::string much(64 << 20, 'x');
-        EXPECT_EQ((co_await write_text(*client, much, this->loop_.now() + 20ms)).code(), Code::kDeadlineExceeded);
+        EXPECT_EQ((co_await write_text(*client, much, this->loop_.now() + 20ms)).code(),
+                  Code::kDeadlineExceeded);
     });
 }
 
@@ -158,14 +164,16 @@ TYPED_TEST(StreamTest, CloseCancelsWhatIsInFlight) {
             EXPECT_EQ(r.code(), Code::kCancelled);
             ++cancelled;
         };
-        this->loop_.spawn([](Stream& s, auto f) -> Task<void> { f(co_await read_some(s)); }(*client, expect_cancelled));
+        this->loop_.spawn([](Stream& s, auto f) -> Task<void> { f(co_await read_some(s)); }(
+                                                    *client, expect_cancelled));
         this->loop_.spawn([](Stream& s, const std::string& m, auto f) -> Task<void> {
             f(co_await write_text(s, m));
         }(*client, much, expect_cancelled));
-        this->loop_.spawn([](Stream& s, auto f) -> Task<void> { f(co_await s.wait_hangup()); }(*client, expect_cancelled));
+        this->loop_.spawn([](Stream& s, auto f) -> Task<void> { f(co_await s.wait_hangup()); }(
+                                                    *client, expect_cancelled));
         co_await this->loop_.sleep_for(1ms);
         client->close();
-        EXPECT_EQ(cancelled, 0);    // never on the closer's stack
+        EXPECT_EQ(cancelled, 0);  // never on the closer's stack
         while (cancelled < 3) co_await this->loop_.yield();
         EXPECT_EQ((co_await read_some(*client)).code(), Code::kCancelled);
         EXPECT_EQ((co_await write_text(*client, "x")).code(), Code::kCancelled);
@@ -182,7 +190,7 @@ TYPED_TEST(StreamTest, DestroyedStreamCancelsWhatIsInFlight) {
         }(*client, cancelled));
         client.reset();
         while (!cancelled) co_await this->loop_.yield();
-        EXPECT_EQ(*co_await read_some(*server), "");    // the peer sees the end
+        EXPECT_EQ(*co_await read_some(*server), "");  // the peer sees the end
     });
 }
 
@@ -224,8 +232,10 @@ TYPED_TEST(StreamTest, HangupIsSeenAtOnceAlsoBehindUnreadData) {
             EXPECT_FALSE(gone);
             client.reset();
             while (!gone) co_await this->loop_.sleep_for(100us);
-            EXPECT_TRUE((co_await server->wait_hangup()).ok());    // stays so
-            if (pipelined) { EXPECT_EQ(*co_await read_exactly(*server, 12), "next request"); }
+            EXPECT_TRUE((co_await server->wait_hangup()).ok());  // stays so
+            if (pipelined) {
+                EXPECT_EQ(*co_await read_exactly(*server, 12), "next request");
+            }
         }
     });
 }
@@ -349,8 +359,9 @@ TEST(RealNetwork, StaleUnixSocketFileIsReplacedALiveOneAndAPlainFileAreNot) {
 TEST(RealNetwork, RefusesWhatIsNoAddress) {
     TcpWorld world;
     EXPECT_EQ(world.network().listen({}).code(), Code::kInvalidArgument);
-    EXPECT_EQ(world.network().listen({.host = {}, .port = 0, .unix_path = std::string(200, 'x')}).code(),
-              Code::kInvalidArgument);
+    EXPECT_EQ(
+        world.network().listen({.host = {}, .port = 0, .unix_path = std::string(200, 'x')}).code(),
+        Code::kInvalidArgument);
     EXPECT_EQ(world.network().listen({.host = "203.0.113.1", .port = 0, .unix_path = {}}).code(),
               Code::kInvalidArgument);
 }
@@ -362,10 +373,12 @@ TEST(RealNetwork, ResolvesNames) {
         const Endpoint to{.host = "localhost", .port = listener->local().port, .unix_path = {}};
         auto r = co_await world.network().connect(to, world.loop.now() + 10s);
         EXPECT_TRUE(r.ok()) << r.error().message;
-        r = co_await world.network().connect({.host = "no-such-name.invalid", .port = 1, .unix_path = {}}, world.loop.now() + 10s);
+        r = co_await world.network().connect(
+            {.host = "no-such-name.invalid", .port = 1, .unix_path = {}}, world.loop.now() + 10s);
         EXPECT_FALSE(r.ok());
         // Given up at the deadline, also when the resolver still works on it.
-        r = co_await world.network().connect({.host = "no-such-name.invalid", .port = 1, .unix_path = {}}, world.loop.now());
+        r = co_await world.network().connect(
+            {.host = "no-such-name.invalid", .port = 1, .unix_path = {}}, world.loop.now());
         EXPECT_EQ(r.code(), Code::kDeadlineExceeded);
     });
 }
@@ -379,7 +392,8 @@ TEST(RealNetwork, SeveralLoopsMayShareAPort) {
 TEST(RealNetwork, ConnectHasADeadlineAgainstASilentNetwork) {
     TcpWorld world;
     run_in(world, [&]() -> Task<void> {
-        // Linux drops the SYN to a listener whose backlog is full, so the one that does not fit hangs.
+        // Linux drops the SYN to a listener whose backlog is full, so the one that does not fit
+        // hangs.
         const int fd = socket(AF_INET, SOCK_STREAM, 0);
         sockaddr_in in{};
         in.sin_family = AF_INET;
@@ -404,6 +418,28 @@ TEST(RealNetwork, ConnectHasADeadlineAgainstASilentNetwork) {
     });
 }
 
+TEST(RealNetwork, AcceptPausesWithoutDescriptorsAndRecovers) {
+    TcpWorld world;
+    run_in(world, [&]() -> Task<void> {
+        auto listener = *world.network().listen({.host = "127.0.0.1", .port = 0, .unix_path = {}});
+        auto client = *co_await world.network().connect(listener->local(), world.loop.now() + 10s);
+        rlimit before{};
+        getrlimit(RLIMIT_NOFILE, &before);
+        const rlimit none{.rlim_cur = 3, .rlim_max = before.rlim_max};
+        setrlimit(RLIMIT_NOFILE, &none);
+        StreamPtr server;
+        world.loop.spawn([](Listener& l, StreamPtr& out) -> Task<void> {
+            out = *co_await l.accept();
+        }(*listener, server));
+        EXPECT_EQ(server, nullptr);
+        EXPECT_EQ(world.net.counters().accept_pauses, 1U);
+        setrlimit(RLIMIT_NOFILE, &before);
+        while (!server) co_await world.loop.sleep_for(1ms);
+        EXPECT_TRUE((co_await write_text(*client, "hi")).ok());
+        EXPECT_EQ(*co_await read_exactly(*server, 2), "hi");
+    });
+}
+
 TEST(RealNetwork, AFloodingPeerDoesNotStarveTheLoop) {
     TcpWorld world;
     run_in(world, [&]() -> Task<void> {
@@ -424,7 +460,7 @@ TEST(RealNetwork, AFloodingPeerDoesNotStarveTheLoop) {
                 n += *r;
             }
         }(*pair.second, got));
-        co_await world.loop.sleep_for(5ms);    // fires although both sides always have work
+        co_await world.loop.sleep_for(5ms);  // fires although both sides always have work
         EXPECT_GT(got, 0U);
         stop = true;
         while (world.loop.live_tasks() > 1) co_await world.loop.yield();

@@ -31,8 +31,10 @@ struct UnixWorld : RealWorld {
     int next = 0;
     Network& network() { return net; }
     Endpoint listen_at() {
-        return {.host = {}, .port = 0,
-                .unix_path = testing::TempDir() + "nereid-io-" + std::to_string(getpid()) + "-" + std::to_string(next++)};
+        return {.host = {},
+                .port = 0,
+                .unix_path = testing::TempDir() + "nereid-io-" + std::to_string(getpid()) + "-" +
+                             std::to_string(next++)};
     }
 };
 
@@ -41,7 +43,9 @@ struct SimWorld {
     SimLoop loop{scheduler};
     SimNetwork net{scheduler, {}};
     SimHost host{net, "10.0.0.1", loop};
-    bool run_until(const std::function<bool()>& done) { return scheduler.run_until(done, 1h) == SimEnd::kDone; }
+    bool run_until(const std::function<bool()>& done) {
+        return scheduler.run_until(done, 1h) == SimEnd::kDone;
+    }
     Network& network() { return host; }
     Endpoint listen_at() { return {.host = "10.0.0.1", .port = 0, .unix_path = {}}; }
 };

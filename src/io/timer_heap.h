@@ -1,10 +1,12 @@
-// TimerHeap: timers of one loop, in a binary heap that knows where each entry is, so that cancel() removes it at once.
+// TimerHeap: timers of one loop, in a binary heap that knows where each entry is, so that cancel()
+// removes it at once.
 //
-// A server arms a deadline for nearly every wait and cancels nearly all of them long before they are due: a lazily
-// cancelled heap would fill with corpses, a wheel needs a tick. Here arm and cancel are O(log n), in practice a step or
-// two, since a new deadline is later than most. Equal times fire in the order of `tie` (the simulator draws it), then in
-// the order in which they were armed. `tag` names who armed it, so that all of one owner can be cancelled (O(n)).
-// Not thread-safe; the functions are run by the caller.
+// A server arms a deadline for nearly every wait and cancels nearly all of them long before they
+// are due: a lazily cancelled heap would fill with corpses, a wheel needs a tick. Here arm and
+// cancel are O(log n), in practice a step or two, since a new deadline is later than most. Equal
+// times fire in the order of `tie` (the simulator draws it), then in the order in which they were
+// armed. `tag` names who armed it, so that all of one owner can be cancelled (O(n)). Not
+// thread-safe; the functions are run by the caller.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +22,7 @@ namespace nereid::io {
 class TimerHeap {
   public:
     using Fn = std::move_only_function<void()>;
-    using Id = std::uint64_t;    // slot in the low half, generation in the high half; never 0
+    using Id = std::uint64_t;  // slot in the low half, generation in the high half; never 0
 
     Id arm(TimePoint at, Fn fn, std::uint64_t tie = 0, std::uint64_t tag = 0) {
         std::uint32_t slot = 0;
@@ -39,7 +41,8 @@ class TimerHeap {
         return (static_cast<Id>(slots_[slot].generation) << 32) | slot;
     }
 
-    // Does nothing for a timer that has fired, was cancelled or never was. The function is destroyed before it returns.
+    // Does nothing for a timer that has fired, was cancelled or never was. The function is
+    // destroyed before it returns.
     void cancel(Id id) {
         const auto slot = static_cast<std::uint32_t>(id);
         if (slot >= slots_.size() || !slots_[slot].armed) return;
@@ -79,8 +82,8 @@ class TimerHeap {
         Fn fn;
         std::uint64_t tag = 0;
         bool armed = false;
-        std::size_t position = 0;         // index in heap_
-        std::uint32_t generation = 1;     // never 0, so an id is never 0
+        std::size_t position = 0;      // index in heap_
+        std::uint32_t generation = 1;  // never 0, so an id is never 0
     };
 
     Fn release(std::uint32_t slot) {

@@ -38,7 +38,7 @@ struct BioFree {
 using BioPtr = std::unique_ptr<BIO, BioFree>;
 
 constexpr std::size_t kMaxPemBytes = 1 << 20;
-constexpr std::string_view kAlpn = "\x08http/1.1";    // RFC 7301: length, name
+constexpr std::string_view kAlpn = "\x08http/1.1";  // RFC 7301: length, name
 
 Error config_error(std::string_view what, const std::string& file, std::string_view problem) {
     return {Code::kConfig, fmt::format("{} {}: {}", what, file, problem)};
@@ -47,12 +47,15 @@ Error config_error(std::string_view what, const std::string& file, std::string_v
 Result<std::string> read_pem(std::string_view what, const std::string& file) {
     auto text = read_file(file, kMaxPemBytes);
     if (!text.ok()) {
-        return Error{Code::kConfig, fmt::format("{}: {}; give the path of a readable PEM file", what, text.error().message)};
+        return Error{Code::kConfig, fmt::format("{}: {}; give the path of a readable PEM file",
+                                                what, text.error().message)};
     }
     return text;
 }
 
-BioPtr memory_bio(const std::string& text) { return BioPtr(BIO_new_mem_buf(text.data(), static_cast<int>(text.size()))); }
+BioPtr memory_bio(const std::string& text) {
+    return BioPtr(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
+}
 
 std::int64_t unix_seconds(const ASN1_TIME* time) {
     std::tm tm{};
@@ -63,11 +66,13 @@ std::int64_t unix_seconds(const ASN1_TIME* time) {
 Result<void> check_validity(const X509* cert, const std::string& file, WallTime now) {
     const auto after = unix_seconds(X509_get0_notAfter(cert));
     if (after < now.seconds()) {
-        return config_error("TLS certificate", file,
-                            fmt::format("expired {} days ago: renew it", (now.seconds() - after) / 86'400));
+        return config_error(
+            "TLS certificate", file,
+            fmt::format("expired {} days ago: renew it", (now.seconds() - after) / 86'400));
     }
     if (unix_seconds(X509_get0_notBefore(cert)) > now.seconds()) {
-        return config_error("TLS certificate", file, "is not valid yet: check this machine's clock");
+        return config_error("TLS certificate", file,
+                            "is not valid yet: check this machine's clock");
     }
     return {};
 }
@@ -79,16 +84,19 @@ Result<void> use_certificates(Context& c, const std::string& file, WallTime now,
     server.reset(PEM_read_bio_X509_AUX(bio.get(), nullptr, nullptr, nullptr));
     if (!server) {
         ERR_clear_error();
-        return config_error("TLS certificate", file,
-                            "holds no PEM certificate (-----BEGIN CERTIFICATE-----): is it the key, or DER?");
+        return config_error(
+            "TLS certificate", file,
+            "holds no PEM certificate (-----BEGIN CERTIFICATE-----): is it the key, or DER?");
     }
     TRY_VOID(check_validity(server.get(), file, now));
     if (SSL_CTX_use_certificate(c.ctx, server.get()) != 1) {
         return config_error("TLS certificate", file, openssl_reason());
     }
-    while (X509* next = PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr)) SSL_CTX_add0_chain_cert(c.ctx, next);
+    while (X509* next = PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr))
+        SSL_CTX_add0_chain_cert(c.ctx, next);
     if (ERR_GET_REASON(ERR_peek_last_error()) != PEM_R_NO_START_LINE) {
-        return config_error("TLS certificate", file, "a certificate of the chain is damaged: " + openssl_reason());
+        return config_error("TLS certificate", file,
+                            "a certificate of the chain is damaged: " + openssl_reason());
     }
     ERR_clear_error();
     c.expires = {std::chrono::seconds(unix_seconds(X509_get0_notAfter(server.get())))};
@@ -101,32 +109,39 @@ int note_password_wanted(char*, int, int, void* wanted) {
     return -1;
 }
 
-Result<void> use_key(Context& c, const std::string& file, const std::string& certificate_file, const X509* server) {
+Result<void> use_key(Context& c, const std::string& file, const std::string& certificate_file,
+                     const X509* server) {
     TRY(const auto text, read_pem("TLS key", file));
     const auto bio = memory_bio(text);
     bool encrypted = false;
     const KeyPtr key(PEM_read_bio_PrivateKey(bio.get(), nullptr, note_password_wanted, &encrypted));
     if (!key) {
         ERR_clear_error();
-        return config_error("TLS key", file,
-                            encrypted ? "is encrypted: write it without a passphrase (`openssl pkey -in FILE -out NEW`)"
-                                      : "holds no PEM private key (-----BEGIN PRIVATE KEY-----)");
+        return config_error(
+            "TLS key", file,
+            encrypted
+                ? "is encrypted: write it without a passphrase (`openssl pkey -in FILE -out NEW`)"
+                : "holds no PEM private key (-----BEGIN PRIVATE KEY-----)");
     }
     if (X509_check_private_key(server, key.get()) != 1) {
         ERR_clear_error();
-        return config_error("TLS key", file,
-                            fmt::format("does not belong to the certificate {}: give the pair that was issued together",
-                                        certificate_file));
+        return config_error(
+            "TLS key", file,
+            fmt::format(
+                "does not belong to the certificate {}: give the pair that was issued together",
+                certificate_file));
     }
-    if (SSL_CTX_use_PrivateKey(c.ctx, key.get()) != 1) return config_error("TLS key", file, openssl_reason());
+    if (SSL_CTX_use_PrivateKey(c.ctx, key.get()) != 1)
+        return config_error("TLS key", file, openssl_reason());
     return {};
 }
 
-int choose_alpn(SSL*, const unsigned char** out, unsigned char* out_size, const unsigned char* offered,
-                unsigned int size, void*) {
+int choose_alpn(SSL*, const unsigned char** out, unsigned char* out_size,
+                const unsigned char* offered, unsigned int size, void*) {
     const auto* ours = reinterpret_cast<const unsigned char*>(kAlpn.data());
     unsigned char* chosen = nullptr;
-    if (SSL_select_next_proto(&chosen, out_size, ours, kAlpn.size(), offered, size) != OPENSSL_NPN_NEGOTIATED) {
+    if (SSL_select_next_proto(&chosen, out_size, ours, kAlpn.size(), offered, size) !=
+        OPENSSL_NPN_NEGOTIATED) {
         return SSL_TLSEXT_ERR_ALERT_FATAL;
     }
     *out = chosen;
@@ -158,7 +173,7 @@ class TlsListener final : public Listener {
     TlsListener(TlsServer& server, Loop& loop, std::unique_ptr<Listener> inner)
         : server_(server), loop_(loop), inner_(std::move(inner)) {}
     Task<Result<std::unique_ptr<Stream>>> accept() override {
-        TlsServer& server = server_;    // the listener may go while we wait
+        TlsServer& server = server_;  // the listener may go while we wait
         Loop& loop = loop_;
         auto stream = co_await inner_->accept();
         if (!stream.ok()) co_return stream;
@@ -175,7 +190,8 @@ class TlsListener final : public Listener {
 
 bool is_address(const std::string& name) {
     std::array<char, sizeof(in6_addr)> out{};
-    return inet_pton(AF_INET, name.c_str(), out.data()) == 1 || inet_pton(AF_INET6, name.c_str(), out.data()) == 1;
+    return inet_pton(AF_INET, name.c_str(), out.data()) == 1 ||
+           inet_pton(AF_INET6, name.c_str(), out.data()) == 1;
 }
 
 }  // namespace
@@ -214,10 +230,12 @@ std::unique_ptr<Stream> TlsServer::wrap(Loop& loop, std::unique_ptr<Stream> inne
     SSL* ssl = SSL_new(context->ctx);
     CHECK(ssl != nullptr);
     SSL_set_accept_state(ssl);
-    return make_tls_stream(loop, std::move(inner), ssl, std::move(context), options_.handshake_timeout);
+    return make_tls_stream(loop, std::move(inner), ssl, std::move(context),
+                           options_.handshake_timeout);
 }
 
-TlsClient::TlsClient(TlsClientOptions options) : options_(std::move(options)), context_(new_context(TLS_client_method())) {}
+TlsClient::TlsClient(TlsClientOptions options)
+    : options_(std::move(options)), context_(new_context(TLS_client_method())) {}
 TlsClient::~TlsClient() = default;
 
 Result<std::unique_ptr<TlsClient>> TlsClient::create(TlsClientOptions options) {
@@ -230,14 +248,16 @@ Result<std::unique_ptr<TlsClient>> TlsClient::create(TlsClientOptions options) {
         TRY_VOID(read_pem("TLS CA file", file));
         if (SSL_CTX_load_verify_file(ctx, file.c_str()) != 1) {
             ERR_clear_error();
-            return config_error("TLS CA file", file, "holds no PEM certificate (-----BEGIN CERTIFICATE-----)");
+            return config_error("TLS CA file", file,
+                                "holds no PEM certificate (-----BEGIN CERTIFICATE-----)");
         }
     }
     SSL_CTX_set_verify(ctx, client->options_.verify ? SSL_VERIFY_PEER : SSL_VERIFY_NONE, nullptr);
     return client;
 }
 
-std::unique_ptr<Stream> TlsClient::wrap(Loop& loop, std::unique_ptr<Stream> inner, const std::string& server_name) {
+std::unique_ptr<Stream> TlsClient::wrap(Loop& loop, std::unique_ptr<Stream> inner,
+                                        const std::string& server_name) {
     SSL* ssl = SSL_new(context_->ctx);
     CHECK(ssl != nullptr);
     SSL_set_connect_state(ssl);

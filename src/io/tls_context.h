@@ -20,11 +20,13 @@ struct TlsServer::Context {
     Context& operator=(const Context&) = delete;
 };
 
-// The last reason in OpenSSL's error queue of this thread, which is emptied; "unknown error" when there is none.
+// The last reason in OpenSSL's error queue of this thread, which is emptied; "unknown error" when
+// there is none.
 std::string openssl_reason();
 
 // `ssl` is owned from here on and in server or client state.
 std::unique_ptr<Stream> make_tls_stream(Loop& loop, std::unique_ptr<Stream> inner, SSL* ssl,
-                                        std::shared_ptr<TlsServer::Context> context, Duration handshake_timeout);
+                                        std::shared_ptr<TlsServer::Context> context,
+                                        Duration handshake_timeout);
 
 }  // namespace nereid::io

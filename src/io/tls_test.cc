@@ -1,5 +1,5 @@
-// TLS over real sockets and over the simulated network (byte pieces of every size), and the mistakes people make with
-// certificate files.
+// TLS over real sockets and over the simulated network (byte pieces of every size), and the
+// mistakes people make with certificate files.
 #include "io/tls.h"
 
 #include <gtest/gtest.h>
@@ -42,23 +42,33 @@ class Certificates {
         X509_gmtime_adj(X509_getm_notAfter(cert), to);
         X509_set_pubkey(cert, key);
         X509_NAME* subject = X509_get_subject_name(cert);
-        X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_ASC, reinterpret_cast<const unsigned char*>(name.c_str()), -1, -1, 0);
+        X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_ASC,
+                                   reinterpret_cast<const unsigned char*>(name.c_str()), -1, -1, 0);
         X509_set_issuer_name(cert, subject);
-        X509_EXTENSION* names = X509V3_EXT_conf_nid(nullptr, nullptr, NID_subject_alt_name, "DNS:localhost,IP:127.0.0.1");
+        X509_EXTENSION* names = X509V3_EXT_conf_nid(nullptr, nullptr, NID_subject_alt_name,
+                                                    "DNS:localhost,IP:127.0.0.1");
         X509_add_ext(cert, names, -1);
         X509_EXTENSION_free(names);
         X509_sign(cert, key, EVP_sha256());
         write(name + ".crt", [&](BIO* b) { PEM_write_bio_X509(b, cert); });
-        write(name + ".key", [&](BIO* b) { PEM_write_bio_PrivateKey(b, key, nullptr, nullptr, 0, nullptr, nullptr); });
+        write(name + ".key", [&](BIO* b) {
+            PEM_write_bio_PrivateKey(b, key, nullptr, nullptr, 0, nullptr, nullptr);
+        });
         write(name + ".enc", [&](BIO* b) {
-            PEM_write_bio_PrivateKey(b, key, EVP_aes_128_cbc(), reinterpret_cast<const unsigned char*>("pw"), 2, nullptr, nullptr);
+            PEM_write_bio_PrivateKey(b, key, EVP_aes_128_cbc(),
+                                     reinterpret_cast<const unsigned char*>("pw"), 2, nullptr,
+                                     nullptr);
         });
         X509_free(cert);
         EVP_PKEY_free(key);
     }
-    void text(const std::string& name, const std::string& content) { std::ofstream(path(name)) << content; }
+    void text(const std::string& name, const std::string& content) {
+        std::ofstream(path(name)) << content;
+    }
     TlsServerOptions options(const std::string& name) const {
-        return {.certificate_file = path(name + ".crt"), .key_file = path(name + ".key"), .handshake_timeout = 10s};
+        return {.certificate_file = path(name + ".crt"),
+                .key_file = path(name + ".key"),
+                .handshake_timeout = 10s};
     }
 
   private:
@@ -77,11 +87,13 @@ WallTime real_now() {
     return loop.wall_now();
 }
 
-Task<Result<void>> write_text(Stream& s, std::string_view text, TimePoint deadline = TimePoint::never()) {
+Task<Result<void>> write_text(Stream& s, std::string_view text,
+                              TimePoint deadline = TimePoint::never()) {
     const std::array pieces{text};
     co_return co_await s.write(pieces, deadline);
 }
-Task<Result<std::string>> read_exactly(Stream& s, std::size_t bytes, TimePoint deadline = TimePoint::never()) {
+Task<Result<std::string>> read_exactly(Stream& s, std::size_t bytes,
+                                       TimePoint deadline = TimePoint::never()) {
     std::string out;
     std::string into(50'000, '\0');
     while (out.size() < bytes) {
@@ -98,7 +110,8 @@ class TlsTest : public testing::Test {
     TlsTest() {
         certs_.make("server");
         server_ = *TlsServer::create(certs_.options("server"), real_now());
-        client_ = *TlsClient::create({.ca_file = certs_.path("server.crt"), .verify = true, .handshake_timeout = 10s});
+        client_ = *TlsClient::create(
+            {.ca_file = certs_.path("server.crt"), .verify = true, .handshake_timeout = 10s});
     }
     template <class F>
     void run(F f) {
@@ -108,8 +121,11 @@ class TlsTest : public testing::Test {
     Task<std::pair<StreamPtr, StreamPtr>> plain() {
         auto listener = *world_.network().listen(world_.listen_at());
         StreamPtr server;
-        world_.loop.spawn([](Listener& l, StreamPtr& out) -> Task<void> { out = *co_await l.accept(); }(*listener, server));
-        auto client = *co_await world_.network().connect(listener->local(), world_.loop.now() + 10s);
+        world_.loop.spawn([](Listener& l, StreamPtr& out) -> Task<void> {
+            out = *co_await l.accept();
+        }(*listener, server));
+        auto client =
+            *co_await world_.network().connect(listener->local(), world_.loop.now() + 10s);
         while (!server) co_await world_.loop.sleep_for(100us);
         co_return std::pair{std::move(client), std::move(server)};
     }
@@ -143,7 +159,7 @@ TYPED_TEST(TlsTest, CarriesBytesBothWaysAndEnds) {
         EXPECT_TRUE((co_await write_text(*server, "late")).ok());
         EXPECT_EQ(*co_await read_exactly(*client, 4), "late");
         server.reset();
-        EXPECT_EQ(*co_await read_exactly(*client, 1), "");    // close_notify came
+        EXPECT_EQ(*co_await read_exactly(*client, 1), "");  // close_notify came
     });
 }
 
@@ -156,12 +172,15 @@ TYPED_TEST(TlsTest, MegabytesBothWaysAtOnce) {
         int left = 2;
         for (Stream* s : {client.get(), server.get()}) {
             this->send(*s, bytes);
-            this->world_.loop.spawn([](Stream& stream, const std::string& expected, int& n) -> Task<void> {
-                const auto got = co_await read_exactly(stream, expected.size());
-                EXPECT_TRUE(got.ok());
-                if (got.ok()) { EXPECT_TRUE(*got == expected); }
-                --n;
-            }(*s, bytes, left));
+            this->world_.loop.spawn(
+                [](Stream& stream, const std::string& expected, int& n) -> Task<void> {
+                    const auto got = co_await read_exactly(stream, expected.size());
+                    EXPECT_TRUE(got.ok());
+                    if (got.ok()) {
+                        EXPECT_TRUE(*got == expected);
+                    }
+                    --n;
+                }(*s, bytes, left));
         }
         while (left > 0) co_await this->world_.loop.sleep_for(1ms);
     });
@@ -173,7 +192,8 @@ TYPED_TEST(TlsTest, DeadlineCloseAndDestructionWhileWaiting) {
         this->send(*client, "x");
         EXPECT_EQ(*co_await read_exactly(*server, 1), "x");
         // The session tickets come after the handshake: nothing for the reader.
-        EXPECT_EQ((co_await read_exactly(*client, 1, this->world_.loop.now() + 5ms)).code(), Code::kDeadlineExceeded);
+        EXPECT_EQ((co_await read_exactly(*client, 1, this->world_.loop.now() + 5ms)).code(),
+                  Code::kDeadlineExceeded);
         auto reading = read_exactly(*client, 1).release();
         reading.resume();
         co_await this->world_.loop.sleep_for(1ms);
@@ -201,8 +221,9 @@ TYPED_TEST(TlsTest, WriteToAPeerThatDoesNotReadHitsItsDeadline) {
         this->send(*client, "x");
         EXPECT_EQ(*co_await read_exactly(*server, 1), "x");
         const std::string much(32 << 20, 'x');
-        EXPECT_EQ((co_await write_text(*server, much, this->world_.loop.now() + 20ms)).code(), Code::kDeadlineExceeded);
-        EXPECT_EQ((co_await write_text(*server, "y")).code(), Code::kIo);    // half a record is out
+        EXPECT_EQ((co_await write_text(*server, much, this->world_.loop.now() + 20ms)).code(),
+                  Code::kDeadlineExceeded);
+        EXPECT_EQ((co_await write_text(*server, "y")).code(), Code::kIo);  // half a record is out
     });
 }
 
@@ -258,7 +279,7 @@ TYPED_TEST(TlsTest, ReloadServesNewConnectionsWithTheNewCertificateAndKeepsOldOn
         auto [client, server] = co_await this->connected();
         this->send(*client, "x");
         EXPECT_EQ(*co_await read_exactly(*server, 1), "x");
-        this->certs_.make("server", -kDay, 20 * kDay);    // another key under the same names
+        this->certs_.make("server", -kDay, 20 * kDay);  // another key under the same names
         const WallTime before = this->server_->expires();
         EXPECT_TRUE(this->server_->reload(real_now()).ok());
         EXPECT_GT(this->server_->expires(), before);
@@ -272,7 +293,8 @@ TYPED_TEST(TlsTest, ReloadServesNewConnectionsWithTheNewCertificateAndKeepsOldOn
         auto refused = this->client_->wrap(this->world_.loop, std::move(plain_client), "localhost");
         const auto r = co_await write_text(*refused, "x");
         EXPECT_EQ(r.code(), Code::kIo);
-        EXPECT_NE(r.error().message.find("certificate is refused: self-signed"), std::string::npos) << r.error().message;
+        EXPECT_NE(r.error().message.find("certificate is refused: self-signed"), std::string::npos)
+            << r.error().message;
         reading.destroy();
         // A bad reload changes nothing.
         this->certs_.text("server.crt", "rubbish");
@@ -286,7 +308,8 @@ TYPED_TEST(TlsTest, ReloadServesNewConnectionsWithTheNewCertificateAndKeepsOldOn
 
 TYPED_TEST(TlsTest, TheNameIsChecked) {
     this->run([&]() -> Task<void> {
-        for (const auto& [name, good] : std::vector<std::pair<std::string, bool>>{{"127.0.0.1", true}, {"other", false}, {"10.1.1.1", false}}) {
+        for (const auto& [name, good] : std::vector<std::pair<std::string, bool>>{
+                 {"127.0.0.1", true}, {"other", false}, {"10.1.1.1", false}}) {
             auto [plain_client, plain_server] = co_await this->plain();
             auto server = this->server_->wrap(this->world_.loop, std::move(plain_server));
             auto reading = read_exactly(*server, 1).release();
@@ -300,9 +323,12 @@ TYPED_TEST(TlsTest, TheNameIsChecked) {
 
 TYPED_TEST(TlsTest, ListenerAndNetworkWrap) {
     this->run([&]() -> Task<void> {
-        auto listener = this->server_->wrap(this->world_.loop, *this->world_.network().listen(this->world_.listen_at()));
+        auto listener = this->server_->wrap(
+            this->world_.loop, *this->world_.network().listen(this->world_.listen_at()));
         StreamPtr server;
-        this->world_.loop.spawn([](Listener& l, StreamPtr& out) -> Task<void> { out = *co_await l.accept(); }(*listener, server));
+        this->world_.loop.spawn([](Listener& l, StreamPtr& out) -> Task<void> {
+            out = *co_await l.accept();
+        }(*listener, server));
         auto any = *TlsClient::create({.ca_file = {}, .verify = false, .handshake_timeout = 10s});
         TlsNetwork network(this->world_.loop, this->world_.network(), *any);
         auto client = *co_await network.connect(listener->local(), this->world_.loop.now() + 10s);
@@ -330,18 +356,28 @@ TEST(TlsFiles, MistakesNameTheFileAndTheMend) {
     certs.make("early", kDay, 2 * kDay);
     certs.text("text.crt", "hello\n");
     auto with = [&](const std::string& crt, const std::string& key) {
-        return refusal({.certificate_file = certs.path(crt), .key_file = certs.path(key), .handshake_timeout = 10s});
+        return refusal({.certificate_file = certs.path(crt),
+                        .key_file = certs.path(key),
+                        .handshake_timeout = 10s});
     };
     EXPECT_EQ(with("a.crt", "a.key"), "accepted");
-    EXPECT_NE(with("none.crt", "a.key").find("none.crt: No such file or directory; give"), std::string::npos);
-    EXPECT_NE(with("a.crt", "none.key").find("none.key: No such file or directory; give"), std::string::npos);
-    EXPECT_NE(with("text.crt", "a.key").find("text.crt: holds no PEM certificate"), std::string::npos);
+    EXPECT_NE(with("none.crt", "a.key").find("none.crt: No such file or directory; give"),
+              std::string::npos);
+    EXPECT_NE(with("a.crt", "none.key").find("none.key: No such file or directory; give"),
+              std::string::npos);
+    EXPECT_NE(with("text.crt", "a.key").find("text.crt: holds no PEM certificate"),
+              std::string::npos);
     EXPECT_NE(with("a.key", "a.crt").find("a.key: holds no PEM certificate"), std::string::npos);
     EXPECT_NE(with("a.crt", "a.crt").find("a.crt: holds no PEM private key"), std::string::npos);
-    EXPECT_NE(with("a.crt", "b.key").find("b.key: does not belong to the certificate"), std::string::npos);
-    EXPECT_NE(with("a.crt", "a.enc").find("a.enc: is encrypted: write it without a passphrase"), std::string::npos);
-    EXPECT_NE(with("old.crt", "old.key").find("old.crt: expired 3 days ago: renew it"), std::string::npos);
-    EXPECT_NE(with("early.crt", "early.key").find("early.crt: is not valid yet: check this machine's clock"), std::string::npos);
+    EXPECT_NE(with("a.crt", "b.key").find("b.key: does not belong to the certificate"),
+              std::string::npos);
+    EXPECT_NE(with("a.crt", "a.enc").find("a.enc: is encrypted: write it without a passphrase"),
+              std::string::npos);
+    EXPECT_NE(with("old.crt", "old.key").find("old.crt: expired 3 days ago: renew it"),
+              std::string::npos);
+    EXPECT_NE(with("early.crt", "early.key")
+                  .find("early.crt: is not valid yet: check this machine's clock"),
+              std::string::npos);
 }
 
 TEST(TlsFiles, ADamagedChainIsRefused) {
@@ -362,8 +398,14 @@ TEST(TlsFiles, ADamagedChainIsRefused) {
 TEST(TlsFiles, CaFileOfTheClient) {
     Certificates certs;
     certs.text("ca.crt", "hello\n");
-    EXPECT_EQ(TlsClient::create({.ca_file = certs.path("ca.crt"), .verify = true, .handshake_timeout = 10s}).code(), Code::kConfig);
-    EXPECT_EQ(TlsClient::create({.ca_file = certs.path("none"), .verify = true, .handshake_timeout = 10s}).code(), Code::kConfig);
+    EXPECT_EQ(TlsClient::create(
+                  {.ca_file = certs.path("ca.crt"), .verify = true, .handshake_timeout = 10s})
+                  .code(),
+              Code::kConfig);
+    EXPECT_EQ(
+        TlsClient::create({.ca_file = certs.path("none"), .verify = true, .handshake_timeout = 10s})
+            .code(),
+        Code::kConfig);
 }
 
 }  // namespace

@@ -1,9 +1,9 @@
-// Waiter: the place where one coroutine waits for one kind of event, with a deadline; what the implementations of
-// Stream, Process and Disk are made of.
+// Waiter: the place where one coroutine waits for one kind of event, with a deadline; what the
+// implementations of Stream, Process and Disk are made of.
 //
-// A waiter is a member of an object that the waiting coroutine keeps alive (by a shared_ptr in its frame). It may be
-// destroyed only when nobody waits. A coroutine that is destroyed while it waits unregisters by itself.
-// Loop thread only. Cost: no allocation; one timer when there is a deadline.
+// A waiter is a member of an object that the waiting coroutine keeps alive (by a shared_ptr in its
+// frame). It may be destroyed only when nobody waits. A coroutine that is destroyed while it waits
+// unregisters by itself. Loop thread only. Cost: no allocation; one timer when there is a deadline.
 #pragma once
 
 #include <coroutine>
@@ -72,14 +72,15 @@ class Waiter {
     Awaiter wait(TimePoint deadline = TimePoint::never()) { return Awaiter(*this, deadline); }
     bool waiting() const { return now_ != nullptr; }
 
-    // Resumes the waiting coroutine on the caller's stack; nothing when none waits. The object that holds the waiter may
-    // be gone when it returns.
+    // Resumes the waiting coroutine on the caller's stack; nothing when none waits. The object that
+    // holds the waiter may be gone when it returns.
     void wake(Wake why) {
         if (now_ == nullptr || now_->decided_) return;
         now_->why_ = why;
         now_->leave_and_resume();
     }
-    // The same from the loop's queue: for callers that are not ready to be called back. `owner` keeps this alive.
+    // The same from the loop's queue: for callers that are not ready to be called back. `owner`
+    // keeps this alive.
     void wake_later(Wake why, std::shared_ptr<const void> owner) {
         if (now_ == nullptr || now_->decided_) return;
         now_->why_ = why;

@@ -14,17 +14,17 @@ namespace nereid::io {
 
 namespace {
 
-constexpr std::size_t kSector = 512;    // what a platter writes whole
+constexpr std::size_t kSector = 512;  // what a platter writes whole
 
-struct Change {    // not yet durable
+struct Change {  // not yet durable
     bool truncate = false;
-    std::uint64_t offset = 0;    // or the new size
+    std::uint64_t offset = 0;  // or the new size
     std::string bytes;
 };
 
 struct Inode {
-    std::string visible;    // what reads see
-    std::string durable;    // what a crash leaves, before `unsynced` is drawn
+    std::string visible;  // what reads see
+    std::string durable;  // what a crash leaves, before `unsynced` is drawn
     std::vector<Change> unsynced;
 };
 
@@ -43,19 +43,24 @@ std::string parent_of(const std::string& path) {
     return slash == 0 ? "/" : path.substr(0, slash);
 }
 
-Error missing(const std::string& path) { return {Code::kNotFound, path + ": No such file or directory"}; }
+Error missing(const std::string& path) {
+    return {Code::kNotFound, path + ": No such file or directory"};
+}
 
 }  // namespace
 
 struct SimDisk::Core {
     Core(SimScheduler& s, SimDiskOptions o) : rng(s.fork_rng()), options(o) {}
 
-    // Waits for the operation's time; false when the device failed it, or the power went away meanwhile.
+    // Waits for the operation's time; false when the device failed it, or the power went away
+    // meanwhile.
     Task<bool> operate(Loop& loop) {
         ++counters.operations;
-        const auto span = static_cast<std::uint64_t>((options.max_latency - options.min_latency).count());
+        const auto span =
+            static_cast<std::uint64_t>((options.max_latency - options.min_latency).count());
         const auto before = boot;
-        co_await loop.sleep_for(options.min_latency + Duration(static_cast<std::int64_t>(rng.below(span + 1))));
+        co_await loop.sleep_for(options.min_latency +
+                                Duration(static_cast<std::int64_t>(rng.below(span + 1))));
         bool ok = before == boot;
         if (failures > 0) {
             --failures;
@@ -64,7 +69,9 @@ struct SimDisk::Core {
         if (!ok) ++counters.failed;
         co_return ok;
     }
-    bool has_folder(const std::string& path) const { return path.empty() || path == "/" || folders.contains(path); }
+    bool has_folder(const std::string& path) const {
+        return path.empty() || path == "/" || folders.contains(path);
+    }
     ByteCount used() const {
         ByteCount sum = 0;
         for (const auto& [path, inode] : files) sum += inode->visible.size();
@@ -76,7 +83,7 @@ struct SimDisk::Core {
     SimDiskCounters counters;
     std::map<std::string, std::shared_ptr<Inode>> files;
     std::set<std::string> folders;
-    std::uint64_t boot = 0;    // an open file of an earlier boot is dead
+    std::uint64_t boot = 0;  // an open file of an earlier boot is dead
     int failures = 0;
 };
 
@@ -93,11 +100,15 @@ struct OpenFile {
     bool writable;
     std::uint64_t boot;
 
-    Error failed(std::string_view what) const { return {Code::kIo, fmt::format("{} {}: Input/output error", what, path)}; }
+    Error failed(std::string_view what) const {
+        return {Code::kIo, fmt::format("{} {}: Input/output error", what, path)};
+    }
 };
 
-Task<Result<std::size_t>> read_from(std::shared_ptr<OpenFile> f, std::span<char> into, std::uint64_t offset) {
-    if (!co_await f->core->operate(f->loop) || f->boot != f->core->boot) co_return f->failed("read");
+Task<Result<std::size_t>> read_from(std::shared_ptr<OpenFile> f, std::span<char> into,
+                                    std::uint64_t offset) {
+    if (!co_await f->core->operate(f->loop) || f->boot != f->core->boot)
+        co_return f->failed("read");
     const std::string& content = f->inode->visible;
     if (offset >= content.size()) co_return std::size_t{0};
     const std::size_t n = std::min<std::size_t>(into.size(), content.size() - offset);
@@ -117,14 +128,17 @@ Task<Result<void>> change(std::shared_ptr<OpenFile> f, Change c) {
         if (core.used() + grows > core.options.capacity) {
             // A prefix may have got in.
             c.bytes.resize(core.rng.below(c.bytes.size() + 1));
-            const std::uint64_t room = core.options.capacity - std::min(core.options.capacity, core.used());
+            const std::uint64_t room =
+                core.options.capacity - std::min(core.options.capacity, core.used());
             const std::uint64_t limit = inode.visible.size() + room;
-            c.bytes.resize(std::min<std::uint64_t>(c.bytes.size(), limit > c.offset ? limit - c.offset : 0));
+            c.bytes.resize(
+                std::min<std::uint64_t>(c.bytes.size(), limit > c.offset ? limit - c.offset : 0));
             if (!c.bytes.empty()) {
                 apply(inode.visible, c, c.bytes.size());
                 inode.unsynced.push_back(std::move(c));
             }
-            co_return Error{Code::kNoSpace, fmt::format("write {}: No space left on device", f->path)};
+            co_return Error{Code::kNoSpace,
+                            fmt::format("write {}: No space left on device", f->path)};
         }
     }
     apply(inode.visible, c, c.bytes.size());
@@ -133,14 +147,16 @@ Task<Result<void>> change(std::shared_ptr<OpenFile> f, Change c) {
 }
 
 Task<Result<void>> sync_file(std::shared_ptr<OpenFile> f) {
-    if (!co_await f->core->operate(f->loop) || f->boot != f->core->boot) co_return f->failed("sync");
+    if (!co_await f->core->operate(f->loop) || f->boot != f->core->boot)
+        co_return f->failed("sync");
     for (const Change& c : f->inode->unsynced) apply(f->inode->durable, c, c.bytes.size());
     f->inode->unsynced.clear();
     co_return Result<void>{};
 }
 
 Task<Result<std::uint64_t>> size_of(std::shared_ptr<OpenFile> f) {
-    if (!co_await f->core->operate(f->loop) || f->boot != f->core->boot) co_return f->failed("stat");
+    if (!co_await f->core->operate(f->loop) || f->boot != f->core->boot)
+        co_return f->failed("stat");
     co_return f->inode->visible.size();
 }
 
@@ -151,7 +167,9 @@ class SimFile final : public File {
         return read_from(f_, into, offset);
     }
     Task<Result<void>> write_at(std::span<const char> bytes, std::uint64_t offset) override {
-        return change(f_, {.truncate = false, .offset = offset, .bytes = std::string(bytes.begin(), bytes.end())});
+        return change(f_, {.truncate = false,
+                           .offset = offset,
+                           .bytes = std::string(bytes.begin(), bytes.end())});
     }
     Task<Result<void>> sync() override { return sync_file(f_); }
     Task<Result<std::uint64_t>> size() override { return size_of(f_); }
@@ -165,7 +183,8 @@ class SimFile final : public File {
 
 }  // namespace
 
-SimDisk::SimDisk(SimScheduler& scheduler, SimDiskOptions options) : core_(std::make_shared<Core>(scheduler, options)) {}
+SimDisk::SimDisk(SimScheduler& scheduler, SimDiskOptions options)
+    : core_(std::make_shared<Core>(scheduler, options)) {}
 SimDisk::~SimDisk() = default;
 
 void SimDisk::crash() {
@@ -173,11 +192,14 @@ void SimDisk::crash() {
     for (auto& [path, inode] : core_->files) {
         for (const Change& c : inode->unsynced) {
             switch (core_->rng.below(3)) {
-                case 0: ++core_->counters.lost_writes; break;
+                case 0:
+                    ++core_->counters.lost_writes;
+                    break;
                 case 1: {
                     ++core_->counters.torn_writes;
                     const std::size_t sectors = c.bytes.size() / kSector;
-                    if (!c.truncate) apply(inode->durable, c, core_->rng.below(sectors + 1) * kSector);
+                    if (!c.truncate)
+                        apply(inode->durable, c, core_->rng.below(sectors + 1) * kSector);
                     break;
                 }
                 default:
@@ -199,7 +221,8 @@ bool SimDisk::flip_bits(const std::string& path, int count) {
         const auto at = core_->rng.below(inode.visible.size());
         const auto bit = static_cast<char>(1 << core_->rng.below(8));
         inode.visible[at] = static_cast<char>(inode.visible[at] ^ bit);
-        if (at < inode.durable.size()) inode.durable[at] = static_cast<char>(inode.durable[at] ^ bit);
+        if (at < inode.durable.size())
+            inode.durable[at] = static_cast<char>(inode.durable[at] ^ bit);
     }
     return true;
 }
@@ -214,31 +237,35 @@ SimDiskView::SimDiskView(SimDisk& disk, SimLoop& loop) : core_(disk.core_), loop
 Task<Result<std::unique_ptr<File>>> SimDiskView::open(std::string path, OpenMode mode) {
     const auto core = core_;
     Loop& loop = loop_;
-    if (!co_await core->operate(loop)) co_return Error{Code::kIo, "open " + path + ": Input/output error"};
+    if (!co_await core->operate(loop))
+        co_return Error{Code::kIo, "open " + path + ": Input/output error"};
     auto it = core->files.find(path);
     if (it != core->files.end() && mode == OpenMode::kCreateExclusive) {
         co_return Error{Code::kConflict, "open " + path + ": File exists"};
     }
     if (it == core->files.end()) {
-        if (mode == OpenMode::kRead || mode == OpenMode::kReadWrite || !core->has_folder(parent_of(path))) {
+        if (mode == OpenMode::kRead || mode == OpenMode::kReadWrite ||
+            !core->has_folder(parent_of(path))) {
             co_return missing(path);
         }
         it = core->files.emplace(path, std::make_shared<Inode>()).first;
     }
-    co_return std::make_unique<SimFile>(
-        std::make_shared<OpenFile>(core, loop, it->second, path, mode != OpenMode::kRead, core->boot));
+    co_return std::make_unique<SimFile>(std::make_shared<OpenFile>(
+        core, loop, it->second, path, mode != OpenMode::kRead, core->boot));
 }
 
 Task<Result<void>> SimDiskView::remove(std::string path) {
     const auto core = core_;
-    if (!co_await core->operate(loop_)) co_return Error{Code::kIo, "remove " + path + ": Input/output error"};
+    if (!co_await core->operate(loop_))
+        co_return Error{Code::kIo, "remove " + path + ": Input/output error"};
     if (core->files.erase(path) == 0) co_return missing(path);
     co_return Result<void>{};
 }
 
 Task<Result<void>> SimDiskView::rename(std::string from, std::string to) {
     const auto core = core_;
-    if (!co_await core->operate(loop_)) co_return Error{Code::kIo, "rename " + from + ": Input/output error"};
+    if (!co_await core->operate(loop_))
+        co_return Error{Code::kIo, "rename " + from + ": Input/output error"};
     const auto it = core->files.find(from);
     if (it == core->files.end()) co_return missing(from);
     if (!core->has_folder(parent_of(to))) co_return missing(to);
@@ -250,11 +277,13 @@ Task<Result<void>> SimDiskView::rename(std::string from, std::string to) {
 
 Task<Result<std::vector<std::string>>> SimDiskView::list(std::string folder) {
     const auto core = core_;
-    if (!co_await core->operate(loop_)) co_return Error{Code::kIo, "list " + folder + ": Input/output error"};
+    if (!co_await core->operate(loop_))
+        co_return Error{Code::kIo, "list " + folder + ": Input/output error"};
     if (!core->has_folder(folder)) co_return missing(folder);
     std::vector<std::string> names;
     const auto add = [&](const std::string& path) {
-        if (path != "/" && parent_of(path) == folder) names.push_back(path.substr(path.rfind('/') + 1));
+        if (path != "/" && parent_of(path) == folder)
+            names.push_back(path.substr(path.rfind('/') + 1));
     };
     for (const auto& [path, inode] : core->files) add(path);
     for (const auto& path : core->folders) add(path);
@@ -264,7 +293,8 @@ Task<Result<std::vector<std::string>>> SimDiskView::list(std::string folder) {
 
 Task<Result<void>> SimDiskView::make_folders(std::string path) {
     const auto core = core_;
-    if (!co_await core->operate(loop_)) co_return Error{Code::kIo, "make folder " + path + ": Input/output error"};
+    if (!co_await core->operate(loop_))
+        co_return Error{Code::kIo, "make folder " + path + ": Input/output error"};
     for (std::string at = path; !core->has_folder(at); at = parent_of(at)) {
         if (core->files.contains(at)) co_return Error{Code::kConflict, at + " is a file"};
         core->folders.insert(at);

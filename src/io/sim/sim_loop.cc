@@ -10,7 +10,7 @@ namespace nereid::io {
 namespace {
 // A program that keeps itself ready for ever never lets the clock move.
 constexpr std::uint64_t kMaxStepsAtOneTime = 50'000'000;
-constexpr Duration kWallOrigin = std::chrono::seconds(1'767'225'600);    // 2026-01-01T00:00:00Z
+constexpr Duration kWallOrigin = std::chrono::seconds(1'767'225'600);  // 2026-01-01T00:00:00Z
 }  // namespace
 
 SimScheduler::SimScheduler(std::uint64_t seed) : rng_(seed) {}
@@ -34,7 +34,8 @@ void SimScheduler::remove_lane(std::uint64_t id) {
 
 void SimScheduler::post(std::uint64_t id, Loop::Fn fn) {
     auto& lane = lanes_.at(id);
-    if (lane.ready.empty() && std::ranges::find(ready_lanes_, id) == ready_lanes_.end()) ready_lanes_.push_back(id);
+    if (lane.ready.empty() && std::ranges::find(ready_lanes_, id) == ready_lanes_.end())
+        ready_lanes_.push_back(id);
     lane.ready.push_back(std::move(fn));
 }
 
@@ -60,7 +61,7 @@ void SimScheduler::run(std::uint64_t id, Loop::Fn& fn, char kind) {
     mix(id * 2 + (kind == 'T' ? 1 : 0));
     running_ = id;
     fn();
-    fn = {};    // what it captured goes while its loop still counts as running
+    fn = {};  // what it captured goes while its loop still counts as running
     running_ = 0;
 }
 

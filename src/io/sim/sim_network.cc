@@ -19,10 +19,12 @@ namespace nereid::io {
 
 namespace {
 
-using HostPair = std::pair<std::string, std::string>;    // smaller name first
-HostPair pair_of(const std::string& a, const std::string& b) { return a < b ? HostPair{a, b} : HostPair{b, a}; }
+using HostPair = std::pair<std::string, std::string>;  // smaller name first
+HostPair pair_of(const std::string& a, const std::string& b) {
+    return a < b ? HostPair{a, b} : HostPair{b, a};
+}
 
-constexpr Duration kSynRetry = 200ms;    // a connect that got no answer asks again, as a kernel does
+constexpr Duration kSynRetry = 200ms;  // a connect that got no answer asks again, as a kernel does
 
 class Wire;
 struct ListenState {
@@ -30,12 +32,12 @@ struct ListenState {
     SimLoop& loop;
     Endpoint local;
     Waiter waiter;
-    std::deque<std::shared_ptr<PipeEnd>> queue;    // connected, not yet accepted
+    std::deque<std::shared_ptr<PipeEnd>> queue;  // connected, not yet accepted
     bool reuse_port = false;
     bool closed = false;
 };
 
-using ListenKey = std::tuple<std::string, std::uint16_t, std::string>;    // host, port, path
+using ListenKey = std::tuple<std::string, std::uint16_t, std::string>;  // host, port, path
 
 }  // namespace
 
@@ -49,9 +51,12 @@ struct SimNetwork::Core : std::enable_shared_from_this<SimNetwork::Core> {
         };
         if (a == b) return span(1us, std::max(options.local_latency, Duration(1us)));
         const auto it = extra.find(pair_of(a, b));
-        return span(options.min_latency, options.max_latency) + (it == extra.end() ? Duration{0} : it->second);
+        return span(options.min_latency, options.max_latency) +
+               (it == extra.end() ? Duration{0} : it->second);
     }
-    bool cut(const std::string& a, const std::string& b) const { return partitions.contains(pair_of(a, b)); }
+    bool cut(const std::string& a, const std::string& b) const {
+        return partitions.contains(pair_of(a, b));
+    }
 
     SimScheduler& scheduler;
     SimNetworkOptions options;
@@ -61,7 +66,7 @@ struct SimNetwork::Core : std::enable_shared_from_this<SimNetwork::Core> {
     std::map<HostPair, Duration> extra;
     std::set<std::string> refusing;
     std::map<ListenKey, std::vector<std::shared_ptr<ListenState>>> listeners;
-    std::vector<std::weak_ptr<Wire>> wires;    // in the order of their making
+    std::vector<std::weak_ptr<Wire>> wires;  // in the order of their making
     std::uint16_t next_port = 20'000;
 };
 
@@ -69,8 +74,9 @@ namespace {
 
 using Core = SimNetwork::Core;
 
-// One connection. Each direction is a queue of messages with an arrival time each; for each message one event is
-// scheduled at the receiver, which takes the oldest message: order is kept whatever the events' order.
+// One connection. Each direction is a queue of messages with an arrival time each; for each message
+// one event is scheduled at the receiver, which takes the oldest message: order is kept whatever
+// the events' order.
 class Wire final : public PipeWire, public std::enable_shared_from_this<Wire> {
   public:
     struct Side {
@@ -78,11 +84,11 @@ class Wire final : public PipeWire, public std::enable_shared_from_this<Wire> {
         std::uint64_t loop_id = 0;
         std::deque<PipeMessage> incoming;
         TimePoint last_arrival{};
-        std::size_t held = 0;    // events that came due during a partition
+        std::size_t held = 0;  // events that came due during a partition
     };
 
-    Wire(std::shared_ptr<Core> core, std::string first_host, std::uint64_t first_loop, std::string second_host,
-         std::uint64_t second_loop)
+    Wire(std::shared_ptr<Core> core, std::string first_host, std::uint64_t first_loop,
+         std::string second_host, std::uint64_t second_loop)
         : core_(std::move(core)) {
         sides_[0].host = std::move(first_host);
         sides_[0].loop_id = first_loop;
@@ -97,35 +103,42 @@ class Wire final : public PipeWire, public std::enable_shared_from_this<Wire> {
         Side& to = sides_[from_first ? 1 : 0];
         to.incoming.push_back(std::move(message));
         to.last_arrival =
-            std::max(to.last_arrival, core_->scheduler.now() + core_->latency(sides_[0].host, sides_[1].host));
+            std::max(to.last_arrival,
+                     core_->scheduler.now() + core_->latency(sides_[0].host, sides_[1].host));
         schedule(from_first ? 1 : 0, to.last_arrival);
     }
     std::size_t piece_limit() override {
         const auto max = core_->options.max_piece;
         return core_->rng.chance(0.05) ? 1 : 1 + static_cast<std::size_t>(core_->rng.below(max));
     }
-    bool between(const HostPair& hosts) const { return pair_of(sides_[0].host, sides_[1].host) == hosts; }
+    bool between(const HostPair& hosts) const {
+        return pair_of(sides_[0].host, sides_[1].host) == hosts;
+    }
 
     void release_held() {
         for (std::size_t side = 0; side < 2; ++side) {
             for (auto n = std::exchange(sides_[side].held, 0); n > 0; --n) {
-                schedule(side, core_->scheduler.now() + core_->latency(sides_[0].host, sides_[1].host));
+                schedule(side,
+                         core_->scheduler.now() + core_->latency(sides_[0].host, sides_[1].host));
             }
         }
     }
     void reset() {
         ++core_->counters.resets;
         for (std::size_t side = 0; side < 2; ++side) {
-            core_->scheduler.at(sides_[side].loop_id, core_->scheduler.now(), [self = shared_from_this(), side] {
-                self->sides_[side].incoming.clear();
-                if (const auto end = self->ends_[side].lock()) end->receive({.kind = PipeMessage::Kind::kReset});
-            });
+            core_->scheduler.at(sides_[side].loop_id, core_->scheduler.now(),
+                                [self = shared_from_this(), side] {
+                                    self->sides_[side].incoming.clear();
+                                    if (const auto end = self->ends_[side].lock())
+                                        end->receive({.kind = PipeMessage::Kind::kReset});
+                                });
         }
     }
 
   private:
     void schedule(std::size_t side, TimePoint when) {
-        core_->scheduler.at(sides_[side].loop_id, when, [self = shared_from_this(), side] { self->arrive(side); });
+        core_->scheduler.at(sides_[side].loop_id, when,
+                            [self = shared_from_this(), side] { self->arrive(side); });
     }
     void arrive(std::size_t side) {
         Side& to = sides_[side];
@@ -134,14 +147,14 @@ class Wire final : public PipeWire, public std::enable_shared_from_this<Wire> {
             ++core_->counters.held;
             return;
         }
-        if (to.incoming.empty()) return;    // a reset emptied it
+        if (to.incoming.empty()) return;  // a reset emptied it
         PipeMessage message = std::move(to.incoming.front());
         to.incoming.pop_front();
         const auto end = ends_[side].lock();
         if (end) {
             end->receive(std::move(message));
         } else if (message.kind == PipeMessage::Kind::kData) {
-            carry(side == 0, {.kind = PipeMessage::Kind::kReset});    // nobody is there any more
+            carry(side == 0, {.kind = PipeMessage::Kind::kReset});  // nobody is there any more
         }
     }
 
@@ -202,16 +215,18 @@ struct Caller {
 };
 
 // The connection request has reached the listener's loop.
-void answer_dial(const Caller& from, const std::string& to_host, const std::shared_ptr<ListenState>& listener,
-                 const std::shared_ptr<Dial>& dial) {
+void answer_dial(const Caller& from, const std::string& to_host,
+                 const std::shared_ptr<ListenState>& listener, const std::shared_ptr<Dial>& dial) {
     Core& core = *from.core;
     if (listener->closed || dial->abandoned || dial->end) return;
     if (listener->queue.size() >= core.options.backlog || core.refusing.contains(to_host)) return;
-    auto wire = std::make_shared<Wire>(from.core, from.host, from.loop.id(), to_host, listener->loop.id());
+    auto wire =
+        std::make_shared<Wire>(from.core, from.host, from.loop.id(), to_host, listener->loop.id());
     const bool local = !listener->local.unix_path.empty();
     auto theirs = std::make_shared<PipeEnd>(listener->loop, wire, false, core.options.window,
                                             local ? listener->local.to_string() : from.host);
-    dial->end = std::make_shared<PipeEnd>(from.loop, wire, true, core.options.window, listener->local.to_string());
+    dial->end = std::make_shared<PipeEnd>(from.loop, wire, true, core.options.window,
+                                          listener->local.to_string());
     wire->set_end(0, dial->end);
     wire->set_end(1, theirs);
     std::erase_if(core.wires, [](const auto& w) { return w.expired(); });
@@ -219,14 +234,16 @@ void answer_dial(const Caller& from, const std::string& to_host, const std::shar
     ++core.counters.connects;
     listener->queue.push_back(std::move(theirs));
     listener->waiter.wake_later(Wake::kEvent, listener);
-    core.scheduler.at(from.loop.id(), core.scheduler.now() + core.latency(from.host, to_host), [dial] {
-        if (dial->abandoned) return;
-        dial->state = Dial::State::kConnected;
-        dial->waiter.wake(Wake::kEvent);
-    });
+    core.scheduler.at(from.loop.id(), core.scheduler.now() + core.latency(from.host, to_host),
+                      [dial] {
+                          if (dial->abandoned) return;
+                          dial->state = Dial::State::kConnected;
+                          dial->waiter.wake(Wake::kEvent);
+                      });
 }
 
-void refuse_dial(const Caller& from, const std::string& to_host, const std::shared_ptr<Dial>& dial) {
+void refuse_dial(const Caller& from, const std::string& to_host,
+                 const std::shared_ptr<Dial>& dial) {
     Core& core = *from.core;
     ++core.counters.refused;
     const Duration round_trip = core.latency(from.host, to_host) + core.latency(from.host, to_host);
@@ -237,14 +254,16 @@ void refuse_dial(const Caller& from, const std::string& to_host, const std::shar
     });
 }
 
-void ask(const Caller& from, const std::string& to_host, const ListenKey& key, const std::shared_ptr<Dial>& dial) {
+void ask(const Caller& from, const std::string& to_host, const ListenKey& key,
+         const std::shared_ptr<Dial>& dial) {
     Core& core = *from.core;
     if (core.cut(from.host, to_host) || dial->end) return;
     const auto it = core.listeners.find(key);
     if (it == core.listeners.end()) return refuse_dial(from, to_host, dial);
     const auto& listener = it->second[core.rng.below(it->second.size())];
-    core.scheduler.at(listener->loop.id(), core.scheduler.now() + core.latency(from.host, to_host),
-                      [from, to_host, listener, dial] { answer_dial(from, to_host, listener, dial); });
+    core.scheduler.at(
+        listener->loop.id(), core.scheduler.now() + core.latency(from.host, to_host),
+        [from, to_host, listener, dial] { answer_dial(from, to_host, listener, dial); });
 }
 
 Task<Result<std::unique_ptr<Stream>>> dial_to(Caller from, Endpoint to, TimePoint deadline) {
@@ -265,12 +284,16 @@ Task<Result<std::unique_ptr<Stream>>> dial_to(Caller from, Endpoint to, TimePoin
         ask(from, to_host, key, guard.dial);
         const TimePoint again = from.loop.now() + kSynRetry;
         co_await guard.dial->waiter.wait(std::min(again, deadline));
-        if (guard.dial->state == Dial::State::kConnected) co_return make_pipe_stream(std::exchange(guard.dial->end, {}));
+        if (guard.dial->state == Dial::State::kConnected)
+            co_return make_pipe_stream(std::exchange(guard.dial->end, {}));
         if (guard.dial->state == Dial::State::kRefused) {
-            co_return Error{Code::kUnavailable, fmt::format("cannot connect to {}: Connection refused", to.to_string())};
+            co_return Error{
+                Code::kUnavailable,
+                fmt::format("cannot connect to {}: Connection refused", to.to_string())};
         }
         if (from.loop.now() >= deadline) {
-            co_return Error{Code::kDeadlineExceeded, fmt::format("no connection to {} in time", to.to_string())};
+            co_return Error{Code::kDeadlineExceeded,
+                            fmt::format("no connection to {} in time", to.to_string())};
         }
     }
 }
@@ -281,7 +304,9 @@ SimNetwork::SimNetwork(SimScheduler& scheduler, SimNetworkOptions options)
     : core_(std::make_shared<Core>(scheduler, options)) {}
 SimNetwork::~SimNetwork() = default;
 
-void SimNetwork::partition(const std::string& a, const std::string& b) { core_->partitions.insert(pair_of(a, b)); }
+void SimNetwork::partition(const std::string& a, const std::string& b) {
+    core_->partitions.insert(pair_of(a, b));
+}
 
 void SimNetwork::heal(const std::string& a, const std::string& b) {
     if (core_->partitions.erase(pair_of(a, b)) == 0) return;
@@ -303,7 +328,9 @@ void SimNetwork::reset(const std::string& a, const std::string& b) {
     }
 }
 
-void SimNetwork::slow(const std::string& a, const std::string& b, Duration extra) { core_->extra[pair_of(a, b)] = extra; }
+void SimNetwork::slow(const std::string& a, const std::string& b, Duration extra) {
+    core_->extra[pair_of(a, b)] = extra;
+}
 
 void SimNetwork::refuse_accepts(const std::string& host, bool refuse) {
     if (refuse) {
@@ -330,9 +357,11 @@ Result<std::unique_ptr<Listener>> SimHost::listen(const Endpoint& at, bool reuse
     if (at.unix_path.empty() && at.port == 0) local.port = core_->next_port++;
     const ListenKey key{name_, local.port, local.unix_path};
     auto& there = core_->listeners[key];
-    const bool shared = std::ranges::all_of(there, [&](const auto& l) { return l->reuse_port && reuse_port; });
+    const bool shared =
+        std::ranges::all_of(there, [&](const auto& l) { return l->reuse_port && reuse_port; });
     if (!shared) {
-        return Error{Code::kConflict, fmt::format("{} is in use: choose another", local.to_string())};
+        return Error{Code::kConflict,
+                     fmt::format("{} is in use: choose another", local.to_string())};
     }
     auto state = std::make_shared<ListenState>(loop_, local);
     state->reuse_port = reuse_port;

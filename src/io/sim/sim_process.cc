@@ -15,13 +15,18 @@ namespace nereid::io {
 // Shared by the Process object, the loop's queue and whoever waits.
 struct SimRunning : std::enable_shared_from_this<SimRunning> {
     SimRunning(Loop& l, ProcessSpec s, SimProgram p, int number, std::shared_ptr<int> count)
-        : loop(l), spec(std::move(s)), program(std::move(p)), pid(number), live(std::move(count)), waiter(l),
+        : loop(l),
+          spec(std::move(s)),
+          program(std::move(p)),
+          pid(number),
+          live(std::move(count)),
+          waiter(l),
           child(l, spec) {
         ++*live;
     }
     Loop& loop;
     ProcessSpec spec;
-    SimProgram program;    // its captures are the coroutine's
+    SimProgram program;  // its captures are the coroutine's
     int pid;
     std::shared_ptr<int> live;
     Waiter waiter;
@@ -43,7 +48,8 @@ struct SimRunning : std::enable_shared_from_this<SimRunning> {
             child.signals_.push(number);
             return;
         }
-        loop.post([self = shared_from_this(), number] { self->end({.code = 0, .signal = number}); });
+        loop.post(
+            [self = shared_from_this(), number] { self->end({.code = 0, .signal = number}); });
     }
     static Task<void> run(SimRunning& r) {
         const ExitStatus how = co_await r.program(r.child);
@@ -81,7 +87,8 @@ Result<std::unique_ptr<Process>> SimProcessLauncher::start(ProcessSpec spec) {
     const std::string path = spec.argv[0];
     if (failures_ > 0) {
         --failures_;
-        return Error{Code::kIo, fmt::format("cannot start {}: Resource temporarily unavailable", path)};
+        return Error{Code::kIo,
+                     fmt::format("cannot start {}: Resource temporarily unavailable", path)};
     }
     const auto it = programs_.find(path);
     if (it == programs_.end()) {
