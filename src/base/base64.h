@@ -9,8 +9,9 @@ namespace nereid {
 
 // With padding.
 std::string base64_encode(std::string_view bytes);
-// Accepts the standard and the URL-safe alphabet, with or without padding, and skips ASCII white space (clients wrap
-// lines). nullopt for any other byte, for data after the padding and for a length that no encoder makes.
+// Accepts the standard and the URL-safe alphabet, with or without padding, and skips ASCII white
+// space (clients wrap lines). nullopt for any other byte, for data after the padding and for a
+// length that no encoder makes.
 std::optional<std::string> base64_decode(std::string_view text);
 
 }  // namespace nereid

@@ -8,9 +8,13 @@ namespace nereid {
 namespace {
 
 TEST(Base64, Rfc4648Section10) {
-    const std::pair<std::string_view, std::string_view> cases[] = {
-        {"", ""},         {"f", "Zg=="},         {"fo", "Zm8="},        {"foo", "Zm9v"},
-        {"foob", "Zm9vYg=="}, {"fooba", "Zm9vYmE="}, {"foobar", "Zm9vYmFy"}};
+    const std::pair<std::string_view, std::string_view> cases[] = {{"", ""},
+                                                                   {"f", "Zg=="},
+                                                                   {"fo", "Zm8="},
+                                                                   {"foo", "Zm9v"},
+                                                                   {"foob", "Zm9vYg=="},
+                                                                   {"fooba", "Zm9vYmE="},
+                                                                   {"foobar", "Zm9vYmFy"}};
     for (const auto& [plain, encoded] : cases) {
         EXPECT_EQ(base64_encode(plain), encoded);
         EXPECT_EQ(base64_decode(encoded), std::string(plain));
@@ -18,13 +22,14 @@ TEST(Base64, Rfc4648Section10) {
 }
 
 TEST(Base64, DecodesWhatClientsSend) {
-    EXPECT_EQ(base64_decode("Zm9vYg"), "foob");             // no padding
-    EXPECT_EQ(base64_decode("Zm9v\r\nYmFy\n"), "foobar");    // wrapped
+    EXPECT_EQ(base64_decode("Zm9vYg"), "foob");            // no padding
+    EXPECT_EQ(base64_decode("Zm9v\r\nYmFy\n"), "foobar");  // wrapped
     EXPECT_EQ(base64_decode("-_-_"), base64_decode("+/+/"));
 }
 
 TEST(Base64, RefusesWhatNoEncoderMakes) {
-    for (const char* text : {"Z", "Zm9vY", "Zg=", "Zg===", "Zg==Zg==", "Zm9v=", "Zm 9*", "====", "\x80\x80\x80\x80"}) {
+    for (const char* text :
+         {"Z", "Zm9vY", "Zg=", "Zg===", "Zg==Zg==", "Zm9v=", "Zm 9*", "====", "\x80\x80\x80\x80"}) {
         EXPECT_EQ(base64_decode(text), std::nullopt) << text;
     }
 }

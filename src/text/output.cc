@@ -44,8 +44,8 @@ StopMatcher::Step StopMatcher::finish() {
     return step;
 }
 
-// held_ begins at a place where a stop string may begin, or with text not seen before. The first position at which a stop
-// string is complete or (unless `final`) may still become so decides.
+// held_ begins at a place where a stop string may begin, or with text not seen before. The first
+// position at which a stop string is complete or (unless `final`) may still become so decides.
 StopMatcher::Step StopMatcher::scan(bool final) {
     const std::string_view held = held_;
     std::size_t at = 0;
@@ -77,7 +77,8 @@ class PlainParser final : public OutputParser {
   public:
     explicit PlainParser(std::uint32_t choice) : choice_(choice) {}
     void push(std::string_view text, std::vector<model::Event>& out) override {
-        if (!text.empty()) out.emplace_back(model::TextDelta{.choice = choice_, .text = std::string(text)});
+        if (!text.empty())
+            out.emplace_back(model::TextDelta{.choice = choice_, .text = std::string(text)});
     }
     bool finish(std::vector<model::Event>&) override { return false; }
 
@@ -87,7 +88,9 @@ class PlainParser final : public OutputParser {
 
 }  // namespace
 
-std::unique_ptr<OutputParser> make_plain_parser(std::uint32_t choice) { return std::make_unique<PlainParser>(choice); }
+std::unique_ptr<OutputParser> make_plain_parser(std::uint32_t choice) {
+    return std::make_unique<PlainParser>(choice);
+}
 
 // ---------------------------------------------------------------- ChoiceOutput
 
@@ -100,7 +103,8 @@ std::string_view ChoiceOutput::piece_of(const model::TokenOut& token) const {
     return tokenizer_->piece(token.token, Special::kPlain);
 }
 
-bool ChoiceOutput::push(const std::vector<model::TokenOut>& tokens, std::vector<model::Event>& out) {
+bool ChoiceOutput::push(const std::vector<model::TokenOut>& tokens,
+                        std::vector<model::Event>& out) {
     if (ended_) return false;
     std::string ready;
     for (const model::TokenOut& token : tokens) {
@@ -139,17 +143,21 @@ void ChoiceOutput::finish(model::EndReason reason, std::vector<model::Event>& ou
     emit(std::move(step.text), true, out);
     if (step.stopped_by) return end(model::FinishReason::kStop, std::move(*step.stopped_by), out);
     switch (reason) {
-        case model::EndReason::kStop: return end(model::FinishReason::kStop, {}, out);
+        case model::EndReason::kStop:
+            return end(model::FinishReason::kStop, {}, out);
         case model::EndReason::kLength:
-        case model::EndReason::kPrefilled: return end(model::FinishReason::kLength, {}, out);
+        case model::EndReason::kPrefilled:
+            return end(model::FinishReason::kLength, {}, out);
         case model::EndReason::kAborted:
-        case model::EndReason::kFailed: break;
+        case model::EndReason::kFailed:
+            break;
     }
     if (options_.parser) options_.parser->finish(out);
     ended_ = true;
 }
 
-// A token's text ends where the assembled text stood when the last of its bytes had left the assembler.
+// A token's text ends where the assembled text stood when the last of its bytes had left the
+// assembler.
 void ChoiceOutput::close_pending() {
     const std::uint64_t through = bytes_ - utf8_.held_bytes();
     for (auto it = pending_.rbegin(); it != pending_.rend() && it->text_end == kOpen; ++it) {
@@ -158,7 +166,8 @@ void ChoiceOutput::close_pending() {
 }
 
 std::vector<model::TokenLogprob> ChoiceOutput::take_logprobs(bool last) {
-    // A token without text (an end token under ignore_eos) goes with the token after it, so that a final one goes nowhere.
+    // A token without text (an end token under ignore_eos) goes with the token after it, so that a
+    // final one goes nowhere.
     std::size_t count = 0;
     for (std::size_t i = 0; i < pending_.size(); ++i) {
         const Pending& p = pending_[i];
@@ -171,10 +180,14 @@ std::vector<model::TokenLogprob> ChoiceOutput::take_logprobs(bool last) {
     taken.reserve(count);
     for (; count > 0; --count, pending_.pop_front()) {
         const model::TokenOut& token = pending_.front().token;
-        model::TokenLogprob entry{token.token, token.logprob, std::string(tokenizer_->piece(token.token, Special::kParse)), {}};
+        model::TokenLogprob entry{token.token,
+                                  token.logprob,
+                                  std::string(tokenizer_->piece(token.token, Special::kParse)),
+                                  {}};
         entry.top.reserve(token.top.size());
         for (const model::TopToken& top : token.top) {
-            entry.top.push_back({top.id, top.logprob, std::string(tokenizer_->piece(top.id, Special::kParse))});
+            entry.top.push_back(
+                {top.id, top.logprob, std::string(tokenizer_->piece(top.id, Special::kParse))});
         }
         taken.push_back(std::move(entry));
     }
@@ -188,7 +201,8 @@ void ChoiceOutput::emit(std::string text, bool last, std::vector<model::Event>& 
     const TokenCount fresh = tokens_ - visible_tokens_;
     if (!options_.parser) {
         visible_tokens_ = tokens_;
-        out.emplace_back(model::TextDelta{options_.choice, std::move(text), std::move(logprobs), fresh});
+        out.emplace_back(
+            model::TextDelta{options_.choice, std::move(text), std::move(logprobs), fresh});
         return;
     }
     const std::size_t before = out.size();
@@ -203,13 +217,16 @@ void ChoiceOutput::emit(std::string text, bool last, std::vector<model::Event>& 
         if (auto* delta = std::get_if<model::ReasoningDelta>(&out[i])) {
             delta->tokens = fresh;
             visible_tokens_ = tokens_;
-            break;    // entries of reasoning have no place in the dialects; they follow as an empty text delta
+            break;  // entries of reasoning have no place in the dialects; they follow as an empty
+                    // text delta
         }
     }
-    if (!logprobs.empty()) out.emplace_back(model::TextDelta{options_.choice, {}, std::move(logprobs), 0});
+    if (!logprobs.empty())
+        out.emplace_back(model::TextDelta{options_.choice, {}, std::move(logprobs), 0});
 }
 
-void ChoiceOutput::end(model::FinishReason reason, std::string stop_sequence, std::vector<model::Event>& out) {
+void ChoiceOutput::end(model::FinishReason reason, std::string stop_sequence,
+                       std::vector<model::Event>& out) {
     const bool called = options_.parser && options_.parser->finish(out);
     if (called && reason == model::FinishReason::kStop) reason = model::FinishReason::kToolCalls;
     out.emplace_back(model::ChoiceEnd{options_.choice, reason, std::move(stop_sequence)});

@@ -1,4 +1,5 @@
-// Bytes -> (stop strings, text, chunking): the streamed result equals the one-shot result, and every delta is UTF-8.
+// Bytes -> (stop strings, text, chunking): the streamed result equals the one-shot result, and
+// every delta is UTF-8.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -14,7 +15,8 @@ struct Result {
     std::string stop;
 };
 
-Result one_run(const std::vector<std::string>& stops, std::string_view bytes, std::string_view sizes) {
+Result one_run(const std::vector<std::string>& stops, std::string_view bytes,
+               std::string_view sizes) {
     nereid::text::Utf8Assembler assembler;
     nereid::text::StopMatcher matcher(stops);
     Result result;
@@ -24,7 +26,9 @@ Result one_run(const std::vector<std::string>& stops, std::string_view bytes, st
         if (step.stopped_by) result.stop = *step.stopped_by;
     };
     for (std::size_t i = 0; !bytes.empty(); ++i) {
-        std::size_t size = sizes.empty() ? bytes.size() : 1 + static_cast<unsigned char>(sizes[i % sizes.size()]) % 7;
+        std::size_t size = sizes.empty()
+                               ? bytes.size()
+                               : 1 + static_cast<unsigned char>(sizes[i % sizes.size()]) % 7;
         size = std::min(size, bytes.size());
         take(matcher.push(assembler.push(bytes.substr(0, size))));
         bytes.remove_prefix(size);
@@ -36,13 +40,15 @@ Result one_run(const std::vector<std::string>& stops, std::string_view bytes, st
 
 }  // namespace
 
-// The input: stop strings, text and chunk sizes, separated by zero bytes; the last field is the text, the one before it
-// the sizes.
+// The input: stop strings, text and chunk sizes, separated by zero bytes; the last field is the
+// text, the one before it the sizes.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     std::vector<std::string> fields(1);
     for (std::size_t i = 0; i < size; ++i) {
-        if (data[i] == 0 && fields.size() < 6) fields.emplace_back();
-        else fields.back() += static_cast<char>(data[i]);
+        if (data[i] == 0 && fields.size() < 6)
+            fields.emplace_back();
+        else
+            fields.back() += static_cast<char>(data[i]);
     }
     const std::string text = std::move(fields.back());
     fields.pop_back();

@@ -27,7 +27,9 @@ class ToyTokenizer final : public Tokenizer {
     void encode(std::string_view, Special, std::vector<TokenId>&) const override {}
     std::string_view piece(TokenId id, Special special) const override {
         if (id == 0) return special == Special::kParse ? "<end>" : "";
-        return id < 0 || static_cast<std::size_t>(id) >= pieces_.size() ? std::string_view() : std::string_view(pieces_[static_cast<std::size_t>(id)]);
+        return id < 0 || static_cast<std::size_t>(id) >= pieces_.size()
+                   ? std::string_view()
+                   : std::string_view(pieces_[static_cast<std::size_t>(id)]);
     }
     std::uint32_t vocab_size() const override { return static_cast<std::uint32_t>(pieces_.size()); }
     bool is_end(TokenId id) const override { return id == 0; }
@@ -39,7 +41,9 @@ class ToyTokenizer final : public Tokenizer {
     std::vector<std::string> pieces_{""};
 };
 
-model::TokenOut token(TokenId id) { return {.id = {}, .token = id, .logprob = -static_cast<float>(id), .top = {}}; }
+model::TokenOut token(TokenId id) {
+    return {.id = {}, .token = id, .logprob = -static_cast<float>(id), .top = {}};
+}
 
 struct Tokens {
     std::shared_ptr<ToyTokenizer> tokenizer = std::make_shared<ToyTokenizer>();
@@ -68,7 +72,8 @@ struct Outcome {
 };
 
 // Feeds all tokens in steps of the given sizes, then the engine's end.
-Outcome run(const Tokens& tokens, ChoiceOutput::Options options, std::size_t step, EndReason reason) {
+Outcome run(const Tokens& tokens, ChoiceOutput::Options options, std::size_t step,
+            EndReason reason) {
     const bool with_logprobs = options.logprobs;
     ChoiceOutput output(tokens.tokenizer, std::move(options));
     Outcome outcome;
@@ -77,11 +82,12 @@ Outcome run(const Tokens& tokens, ChoiceOutput::Options options, std::size_t ste
         for (const Event& event : events) {
             if (const auto* delta = std::get_if<TextDelta>(&event)) {
                 EXPECT_FALSE(outcome.end) << "text after the end";
-                EXPECT_TRUE(is_valid_utf8(delta->text));    // A39: each delta on its own
+                EXPECT_TRUE(is_valid_utf8(delta->text));  // A39: each delta on its own
                 EXPECT_TRUE(with_logprobs || !delta->text.empty());
                 outcome.text += delta->text;
                 outcome.tokens += delta->tokens;
-                outcome.logprobs.insert(outcome.logprobs.end(), delta->logprobs.begin(), delta->logprobs.end());
+                outcome.logprobs.insert(outcome.logprobs.end(), delta->logprobs.begin(),
+                                        delta->logprobs.end());
             } else if (const auto* end = std::get_if<ChoiceEnd>(&event)) {
                 EXPECT_FALSE(outcome.end) << "two ends";
                 outcome.end = *end;
@@ -91,13 +97,15 @@ Outcome run(const Tokens& tokens, ChoiceOutput::Options options, std::size_t ste
     };
     for (std::size_t at = 0; at < tokens.list.size(); at += step) {
         const auto last = std::min(at + step, tokens.list.size());
-        outcome.stopped |= output.push({tokens.list.begin() + static_cast<std::ptrdiff_t>(at), tokens.list.begin() + static_cast<std::ptrdiff_t>(last)}, events);
+        outcome.stopped |= output.push({tokens.list.begin() + static_cast<std::ptrdiff_t>(at),
+                                        tokens.list.begin() + static_cast<std::ptrdiff_t>(last)},
+                                       events);
         take();
     }
     output.finish(reason, events);
     take();
     output.finish(reason, events);
-    EXPECT_FALSE(output.push(tokens.list, events));    // A37: nothing after the end
+    EXPECT_FALSE(output.push(tokens.list, events));  // A37: nothing after the end
     EXPECT_TRUE(events.empty());
     EXPECT_TRUE(output.ended());
     return outcome;
@@ -112,7 +120,8 @@ ChoiceOutput::Options options_with(std::vector<std::string> stop, bool logprobs 
 
 // ---------------------------------------------------------------- UTF-8
 
-const std::string kMixed = "h\xc3\xa9llo \xe4\xbd\xa0\xe5\xa5\xbd \xf0\x9f\x91\xa9\xe2\x80\x8d\xf0\x9f\x92\xbb!";
+const std::string kMixed =
+    "h\xc3\xa9llo \xe4\xbd\xa0\xe5\xa5\xbd \xf0\x9f\x91\xa9\xe2\x80\x8d\xf0\x9f\x92\xbb!";
 
 TEST(Utf8Assembler, A39_EverySplitGivesTheSameText) {
     for (std::size_t a = 0; a <= kMixed.size(); ++a) {
@@ -133,8 +142,10 @@ TEST(Utf8Assembler, A42_A43_RandomBytesEqualTheOneShotReplacement) {
     for (int i = 0; i < 3000; ++i) {
         std::string bytes;
         for (std::uint64_t k = rng.below(24); k > 0; --k) {
-            static constexpr unsigned char kNasty[] = {0xc2, 0xe0, 0xed, 0xf0, 0xf4, 0x80, 0x9f, 0xa0, 0xbf, 0xff, 'a'};
-            bytes += static_cast<char>(rng.chance(0.7) ? kNasty[rng.below(sizeof kNasty)] : rng.below(256));
+            static constexpr unsigned char kNasty[] = {0xc2, 0xe0, 0xed, 0xf0, 0xf4, 0x80,
+                                                       0x9f, 0xa0, 0xbf, 0xff, 'a'};
+            bytes += static_cast<char>(rng.chance(0.7) ? kNasty[rng.below(sizeof kNasty)]
+                                                       : rng.below(256));
         }
         Utf8Assembler assembler;
         std::string text;
@@ -178,7 +189,8 @@ TEST(StopMatcher, A33_A34_RandomTextsAndSplitsEqualTheNaiveModel) {
     for (int i = 0; i < 20'000; ++i) {
         const auto word = [&](std::size_t max) {
             std::string s;
-            for (std::uint64_t k = rng.below(max + 1); k > 0; --k) s += static_cast<char>('a' + rng.below(2));
+            for (std::uint64_t k = rng.below(max + 1); k > 0; --k)
+                s += static_cast<char>('a' + rng.below(2));
             return s;
         };
         std::vector<std::string> stops;
@@ -244,14 +256,17 @@ TEST(ChoiceOutput, A35_A39_A41_SameTextForEveryChunking) {
     Prng rng(3);
     for (int i = 0; i < 2000; ++i) {
         std::string text;
-        static const std::vector<std::string> kWords = {"a", "b", "ab", "\xe4\xbd\xa0", "\xf0\x9f\x98\x80", " ", "\xff", "\n"};
+        static const std::vector<std::string> kWords = {
+            "a", "b", "ab", "\xe4\xbd\xa0", "\xf0\x9f\x98\x80", " ", "\xff", "\n"};
         for (std::uint64_t k = rng.below(20); k > 0; --k) text += kWords[rng.below(kWords.size())];
         std::vector<std::string> stops;
-        for (std::uint64_t k = rng.below(3); k > 0; --k) stops.push_back(kWords[rng.below(4)] + kWords[rng.below(4)] + kWords[rng.below(4)]);
+        for (std::uint64_t k = rng.below(3); k > 0; --k)
+            stops.push_back(kWords[rng.below(4)] + kWords[rng.below(4)] + kWords[rng.below(4)]);
         const Cut expected = naive(replace_invalid_utf8(text), stops);
         Tokens tokens = cut(rng, text, 4);
         tokens.end();
-        const Outcome outcome = run(tokens, options_with(stops, rng.chance(0.5)), 1 + rng.below(4), EndReason::kStop);
+        const Outcome outcome =
+            run(tokens, options_with(stops, rng.chance(0.5)), 1 + rng.below(4), EndReason::kStop);
         EXPECT_EQ(outcome.text, expected.text);
         ASSERT_TRUE(outcome.end);
         EXPECT_EQ(outcome.end->stop_sequence, expected.stop.value_or(""));
@@ -264,19 +279,23 @@ TEST(ChoiceOutput, LogprobsAreThoseOfTheEmittedText) {
     Prng rng(4);
     for (int i = 0; i < 2000; ++i) {
         std::string text;
-        static const std::vector<std::string> kWords = {"a", "b", "c", "\xe4\xbd\xa0", "\xf0\x9f\x98\x80"};
-        for (std::uint64_t k = 1 + rng.below(20); k > 0; --k) text += kWords[rng.below(kWords.size())];
+        static const std::vector<std::string> kWords = {"a", "b", "c", "\xe4\xbd\xa0",
+                                                        "\xf0\x9f\x98\x80"};
+        for (std::uint64_t k = 1 + rng.below(20); k > 0; --k)
+            text += kWords[rng.below(kWords.size())];
         std::vector<std::string> stops;
         if (rng.chance(0.5)) stops.push_back(kWords[rng.below(5)] + kWords[rng.below(5)]);
         Tokens tokens = cut(rng, text, 5);
         tokens.end();
-        const Outcome outcome = run(tokens, options_with(stops, true), 1 + rng.below(4), EndReason::kStop);
+        const Outcome outcome =
+            run(tokens, options_with(stops, true), 1 + rng.below(4), EndReason::kStop);
         // The entries are the first tokens, in order, each with its own value (A47), up to the cut.
         std::string bytes;
         for (std::size_t k = 0; k < outcome.logprobs.size(); ++k) {
             EXPECT_EQ(outcome.logprobs[k].id, tokens.list[k].token);
             EXPECT_EQ(outcome.logprobs[k].logprob, tokens.list[k].logprob);
-            EXPECT_LT(bytes.size(), outcome.text.size()) << "no entry for a token that is cut away whole";
+            EXPECT_LT(bytes.size(), outcome.text.size())
+                << "no entry for a token that is cut away whole";
             bytes += outcome.logprobs[k].bytes;
         }
         EXPECT_TRUE(bytes.starts_with(outcome.text)) << "every byte of the text has its token";
@@ -310,7 +329,7 @@ TEST(ChoiceOutput, StopTokenIdsAreNotText) {
 
 TEST(ChoiceOutput, EndReasons) {
     Tokens tokens;
-    tokens.add("a\xe4\xbd");    // ends inside a character
+    tokens.add("a\xe4\xbd");  // ends inside a character
     for (const auto& [reason, finish] : std::map<EndReason, std::optional<FinishReason>>{
              {EndReason::kStop, FinishReason::kStop},
              {EndReason::kLength, FinishReason::kLength},
@@ -355,7 +374,8 @@ TEST(ChoiceOutput, A38_TextThatTheParserHoldsIsFlushedAtTheEnd) {
         options.parser = std::make_unique<HoldingParser>();
         const Outcome outcome = run(tokens, std::move(options), 1, EndReason::kStop);
         EXPECT_EQ(outcome.text, *last == '!' ? "held!" : "held");
-        EXPECT_EQ(outcome.end->reason, *last == '!' ? FinishReason::kToolCalls : FinishReason::kStop);
+        EXPECT_EQ(outcome.end->reason,
+                  *last == '!' ? FinishReason::kToolCalls : FinishReason::kStop);
     }
 }
 

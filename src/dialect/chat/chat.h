@@ -1,8 +1,10 @@
-// The Chat Completions dialect (with Completions and Embeddings): pure translators in both directions.
+// The Chat Completions dialect (with Completions and Embeddings): pure translators in both
+// directions.
 //
-// Inwards: the caller's JSON -> model::Request, and model::Event -> the caller's JSON / SSE frames. Fields, limits
-// and shapes: docs/formats/dialect-chat.md (from OpenAI's published SDK types); the policy per field (implement, accept,
-// refuse) is a table there and in parse.cc. Mirrored (mirror.h): for text backends.
+// Inwards: the caller's JSON -> model::Request, and model::Event -> the caller's JSON / SSE frames.
+// Fields, limits and shapes: docs/formats/dialect-chat.md (from OpenAI's published SDK types); the
+// policy per field (implement, accept, refuse) is a table there and in parse.cc. Mirrored
+// (mirror.h): for text backends.
 #pragma once
 
 #include <cstdint>
@@ -22,13 +24,14 @@ namespace nereid::dialect::chat {
 struct ParseLimits {
     std::uint32_t max_n = 16;
     std::size_t max_messages = 100'000;
-    std::size_t max_stop = 16;               // OpenAI allows 4; real clients send more
-    std::size_t max_prompts = 2048;          // completions and embeddings
-    bool strict_unknown_fields = false;      // true: an unknown top-level field is kInvalidArgument
-    bool suffix = false;                     // completions: the engine can fill in the middle; else kUnsupported
+    std::size_t max_stop = 16;           // OpenAI allows 4; real clients send more
+    std::size_t max_prompts = 2048;      // completions and embeddings
+    bool strict_unknown_fields = false;  // true: an unknown top-level field is kInvalidArgument
+    bool suffix = false;  // completions: the engine can fill in the middle; else kUnsupported
 };
 
-// kInvalidArgument / kUnsupported with `param` naming the field ("messages[2].content"). Never throws.
+// kInvalidArgument / kUnsupported with `param` naming the field ("messages[2].content"). Never
+// throws.
 Result<model::Request> parse_chat(const Json& body, const ParseLimits& limits = {});
 Result<model::Request> parse_completion(const Json& body, const ParseLimits& limits = {});
 Result<model::Request> parse_embeddings(const Json& body, const ParseLimits& limits = {});
@@ -36,27 +39,31 @@ Result<model::Request> parse_embeddings(const Json& body, const ParseLimits& lim
 // {"error":{"message","type","param","code"}} and the status for a response that has not begun.
 std::string error_body(const Error& error);
 int error_status(const Error& error);
-// What follows `data: ` of an error frame after the headers: the same object (the SDK raises on it).
+// What follows `data: ` of an error frame after the headers: the same object (the SDK raises on
+// it).
 std::string error_frame(const Error& error);
 
 struct ResponseMeta {
-    std::string id;                     // "chatcmpl-..." / "cmpl-..."
-    std::string model;                  // as the client named it
-    std::int64_t created = 0;           // Unix seconds
+    std::string id;            // "chatcmpl-..." / "cmpl-..."
+    std::string model;         // as the client named it
+    std::int64_t created = 0;  // Unix seconds
     std::string system_fingerprint;
     bool include_usage = false;
     bool logprobs = false;
     std::uint32_t n = 1;
     model::Endpoint endpoint = model::Endpoint::kChat;
-    std::string encoding_format = {};   // embeddings
-    std::vector<std::string> echo = {}; // completions: prompt text per prompt, prepended to its choices
-    // Completions with echo and logprobs: the prompt's tokens per prompt. A NaN logprob (the first token's) is null.
+    std::string encoding_format = {};  // embeddings
+    std::vector<std::string> echo =
+        {};  // completions: prompt text per prompt, prepended to its choices
+    // Completions with echo and logprobs: the prompt's tokens per prompt. A NaN logprob (the first
+    // token's) is null.
     std::vector<std::vector<model::TokenLogprob>> echo_logprobs = {};
 };
 
-// Streaming: each call appends whole SSE frames ("data: {...}\n\n") to `out`; the caller writes what one call
-// appended with one write(). Done appends the usage frame (when asked for) and [DONE]; Failed appends an error frame
-// and no [DONE] (A26). Order per choice as the SDK expects: a role delta first, finish_reason in a chunk of its own.
+// Streaming: each call appends whole SSE frames ("data: {...}\n\n") to `out`; the caller writes
+// what one call appended with one write(). Done appends the usage frame (when asked for) and
+// [DONE]; Failed appends an error frame and no [DONE] (A26). Order per choice as the SDK expects: a
+// role delta first, finish_reason in a chunk of its own.
 class StreamEncoder {
   public:
     explicit StreamEncoder(ResponseMeta meta);
@@ -82,8 +89,14 @@ class Collector {
     std::unique_ptr<State> state_;
 };
 
-struct ModelCard { std::string id; std::int64_t created = 0; std::string owned_by; TokenCount context = 0; };
-std::string models_body(const std::vector<ModelCard>& models);    // also satisfies the Anthropic SDK (facts/api §4)
+struct ModelCard {
+    std::string id;
+    std::int64_t created = 0;
+    std::string owned_by;
+    TokenCount context = 0;
+};
+std::string models_body(
+    const std::vector<ModelCard>& models);  // also satisfies the Anthropic SDK (facts/api §4)
 std::string model_body(const ModelCard& model);
 
 }  // namespace nereid::dialect::chat

@@ -1,5 +1,5 @@
-// Bytes -> JSON -> parse_chat / parse_completion / parse_embeddings; what is accepted is written out for a backend and
-// parsed again: the second writing must equal the first.
+// Bytes -> JSON -> parse_chat / parse_completion / parse_embeddings; what is accepted is written
+// out for a backend and parsed again: the second writing must equal the first.
 #include <cstdint>
 #include <string_view>
 
@@ -14,7 +14,8 @@ using nereid::Result;
 using nereid::model::Request;
 namespace chat = nereid::dialect::chat;
 
-void round_trip(const Result<Request>& parsed, Result<Request> (*again)(const Json&, const chat::ParseLimits&)) {
+void round_trip(const Result<Request>& parsed,
+                Result<Request> (*again)(const Json&, const chat::ParseLimits&)) {
     if (!parsed.ok()) {
         CHECK(Json::parse(chat::error_body(parsed.error())).ok());
         return;

@@ -35,7 +35,8 @@ constexpr std::uint32_t kMaxCalls = 1u << 16;
 
 std::string float_bytes(const std::vector<float>& values) {
     std::string bytes(values.size() * sizeof(float), '\0');
-    if (!values.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());    // little-endian, as numpy reads it
+    if (!values.empty())
+        std::memcpy(bytes.data(), values.data(), bytes.size());  // little-endian, as numpy reads it
     return bytes;
 }
 
@@ -55,7 +56,8 @@ struct Collector::State {
         Choice& c = choice(e.choice);
         if (c.reason) return;
         c.text += e.text;
-        if (meta.logprobs) c.logprobs.insert(c.logprobs.end(), e.logprobs.begin(), e.logprobs.end());
+        if (meta.logprobs)
+            c.logprobs.insert(c.logprobs.end(), e.logprobs.begin(), e.logprobs.end());
     }
     void on(const model::ReasoningDelta& e) {
         Choice& c = choice(e.choice);
@@ -83,21 +85,30 @@ struct Collector::State {
     void on(const model::Failed& e) { error = e.error; }
     void on(const model::Start&) {}
 
-    void write_call(JsonWriter& w, const Call& call, std::size_t choice_index, std::size_t index) const {
+    void write_call(JsonWriter& w, const Call& call, std::size_t choice_index,
+                    std::size_t index) const {
         const std::string_view kind = call.custom ? "custom" : "function";
         w.begin_object().key("id");
-        w.value(call.id.empty() ? fmt::format("call_{}_{}_{}", meta.id, choice_index, index) : call.id);
+        w.value(call.id.empty() ? fmt::format("call_{}_{}_{}", meta.id, choice_index, index)
+                                : call.id);
         w.member("type", kind).key(kind).begin_object().member("name", call.name);
-        if (call.custom) w.member("input", call.arguments);
-        else w.member("arguments", call.arguments.empty() ? std::string("{}") : call.arguments);
+        if (call.custom)
+            w.member("input", call.arguments);
+        else
+            w.member("arguments", call.arguments.empty() ? std::string("{}") : call.arguments);
         w.end_object().end_object();
     }
 
     void write_chat_choice(JsonWriter& w, const Choice& c, std::size_t index) const {
-        w.begin_object().member("index", static_cast<std::uint64_t>(index)).key("message").begin_object();
+        w.begin_object()
+            .member("index", static_cast<std::uint64_t>(index))
+            .key("message")
+            .begin_object();
         w.member("role", "assistant").key("content");
-        if (c.text.empty() && !c.calls.empty()) w.null();
-        else w.value(c.text);
+        if (c.text.empty() && !c.calls.empty())
+            w.null();
+        else
+            w.value(c.text);
         w.key("refusal").null();
         if (!c.reasoning.empty()) w.member("reasoning_content", c.reasoning);
         if (!c.calls.empty()) {
@@ -137,7 +148,10 @@ struct Collector::State {
         JsonWriter w(out);
         w.begin_object().member("object", "list").key("data").begin_array();
         for (std::size_t i = 0; i < embeddings.size(); ++i) {
-            w.begin_object().member("object", "embedding").member("index", static_cast<std::uint64_t>(i)).key("embedding");
+            w.begin_object()
+                .member("object", "embedding")
+                .member("index", static_cast<std::uint64_t>(i))
+                .key("embedding");
             if (meta.encoding_format == "base64") {
                 w.value(base64_encode(float_bytes(embeddings[i])));
             } else {
@@ -148,7 +162,10 @@ struct Collector::State {
             w.end_object();
         }
         w.end_array().member("model", meta.model).key("usage").begin_object();
-        w.member("prompt_tokens", usage->prompt_tokens).member("total_tokens", usage->prompt_tokens).end_object().end_object();
+        w.member("prompt_tokens", usage->prompt_tokens)
+            .member("total_tokens", usage->prompt_tokens)
+            .end_object()
+            .end_object();
         return out;
     }
 
@@ -156,21 +173,27 @@ struct Collector::State {
         if (error) return *error;
         if (!usage) return err(Code::kInternal, "the answer is not complete");
         if (meta.endpoint == model::Endpoint::kEmbeddings) return embeddings_body();
-        if (choices.empty() || !std::ranges::all_of(choices, [](const Choice& c) { return c.reason.has_value(); })) {
+        if (choices.empty() ||
+            !std::ranges::all_of(choices, [](const Choice& c) { return c.reason.has_value(); })) {
             return err(Code::kInternal, "the answer ended without a finish reason");
         }
         const bool chat = meta.endpoint != model::Endpoint::kCompletions;
         std::string out;
         JsonWriter w(out);
-        w.begin_object().member("id", meta.id).member("object", chat ? "chat.completion" : "text_completion");
+        w.begin_object()
+            .member("id", meta.id)
+            .member("object", chat ? "chat.completion" : "text_completion");
         w.member("created", meta.created).member("model", meta.model).key("choices").begin_array();
         for (std::size_t i = 0; i < choices.size(); ++i) {
-            if (chat) write_chat_choice(w, choices[i], i);
-            else write_completion_choice(w, choices[i], i);
+            if (chat)
+                write_chat_choice(w, choices[i], i);
+            else
+                write_completion_choice(w, choices[i], i);
         }
         w.end_array().key("usage");
         write_usage(w, *usage);
-        if (!meta.system_fingerprint.empty()) w.member("system_fingerprint", meta.system_fingerprint);
+        if (!meta.system_fingerprint.empty())
+            w.member("system_fingerprint", meta.system_fingerprint);
         w.end_object();
         return out;
     }
@@ -186,7 +209,7 @@ Collector::Collector(ResponseMeta meta) : state_(std::make_unique<State>(std::mo
 Collector::~Collector() = default;
 
 void Collector::on(const model::Event& event) {
-    if (state_->usage || state_->error) return;    // nothing follows Done or Failed
+    if (state_->usage || state_->error) return;  // nothing follows Done or Failed
     std::visit([&](const auto& e) { state_->on(e); }, event);
 }
 
@@ -207,16 +230,20 @@ std::string rfc3339(std::int64_t unix_seconds) {
     const std::int64_t mp = (5 * doy + 2) / 153;
     const std::int64_t month = mp < 10 ? mp + 3 : mp - 9;
     const std::int64_t year = yoe + era * 400 + (month <= 2 ? 1 : 0);
-    return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z", year, month, doy - (153 * mp + 2) / 5 + 1, second / 3600,
-                       second / 60 % 60, second % 60);
+    return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z", year, month,
+                       doy - (153 * mp + 2) / 5 + 1, second / 3600, second / 60 % 60, second % 60);
 }
 
 // The union of OpenAI's and Anthropic's model objects: satisfies both SDKs.
 void write_model(JsonWriter& w, const ModelCard& model) {
-    w.begin_object().member("id", model.id).member("object", "model").member("created", model.created);
+    w.begin_object()
+        .member("id", model.id)
+        .member("object", "model")
+        .member("created", model.created);
     w.member("owned_by", model.owned_by).member("type", "model").member("display_name", model.id);
     w.member("created_at", rfc3339(model.created));
-    if (model.context != 0) w.member("max_model_len", model.context);    // vLLM's name; opencode and others read it
+    if (model.context != 0)
+        w.member("max_model_len", model.context);  // vLLM's name; opencode and others read it
     w.end_object();
 }
 
@@ -228,11 +255,15 @@ std::string models_body(const std::vector<ModelCard>& models) {
     w.begin_object().member("object", "list").key("data").begin_array();
     for (const ModelCard& model : models) write_model(w, model);
     w.end_array().member("has_more", false).key("first_id");
-    if (models.empty()) w.null();
-    else w.value(models.front().id);
+    if (models.empty())
+        w.null();
+    else
+        w.value(models.front().id);
     w.key("last_id");
-    if (models.empty()) w.null();
-    else w.value(models.back().id);
+    if (models.empty())
+        w.null();
+    else
+        w.value(models.back().id);
     w.end_object();
     return out;
 }

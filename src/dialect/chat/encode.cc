@@ -20,7 +20,7 @@ struct Choice {
     bool begun = false;
     bool ended = false;
     std::vector<Call> calls;
-    std::size_t text_offset = 0;    // completions with logprobs: characters so far
+    std::size_t text_offset = 0;  // completions with logprobs: characters so far
 };
 
 // More would be a bug of ours: n is bounded by ParseLimits, prompts too.
@@ -30,13 +30,16 @@ constexpr std::uint32_t kMaxCalls = 1u << 16;
 }  // namespace
 
 struct StreamEncoder::State {
-    explicit State(ResponseMeta m) : meta(std::move(m)), chat(meta.endpoint != model::Endpoint::kCompletions) {
+    explicit State(ResponseMeta m)
+        : meta(std::move(m)), chat(meta.endpoint != model::Endpoint::kCompletions) {
         JsonWriter w(head);
         head = "data: ";
         w.begin_object();
-        w.member("id", meta.id).member("object", chat ? "chat.completion.chunk" : "text_completion");
+        w.member("id", meta.id)
+            .member("object", chat ? "chat.completion.chunk" : "text_completion");
         w.member("created", meta.created).member("model", meta.model);
-        if (!meta.system_fingerprint.empty()) w.member("system_fingerprint", meta.system_fingerprint);
+        if (!meta.system_fingerprint.empty())
+            w.member("system_fingerprint", meta.system_fingerprint);
         head += ",\"choices\":[";
         // A50: with usage asked for, every chunk but the last says null.
         const std::string_view usage = meta.include_usage ? ",\"usage\":null}\n\n" : "}\n\n";
@@ -78,8 +81,10 @@ struct StreamEncoder::State {
         append_json_string(out, meta.echo[prompt]);
         out += ",\"logprobs\":";
         JsonWriter w(out);
-        if (with_logprobs) c.text_offset = write_completion_logprobs(w, meta.echo_logprobs[prompt], 0);
-        else w.null();
+        if (with_logprobs)
+            c.text_offset = write_completion_logprobs(w, meta.echo_logprobs[prompt], 0);
+        else
+            w.null();
         end_chunk(out);
     }
 
@@ -132,12 +137,15 @@ struct StreamEncoder::State {
         begin_chunk(delta.choice, out);
         out += "\"delta\":{\"tool_calls\":[";
         JsonWriter w(out);
-        w.begin_object().member("index", delta.index);    // A17
+        w.begin_object().member("index", delta.index);  // A17
         const std::string_view kind = call.custom ? "custom" : "function";
-        if (first) {    // A19: id, type and name once
+        if (first) {  // A19: id, type and name once
             w.key("id");
-            if (delta.id.empty()) w.value("call_" + meta.id + "_" + std::to_string(delta.choice) + "_" + std::to_string(delta.index));
-            else w.value(delta.id);
+            if (delta.id.empty())
+                w.value("call_" + meta.id + "_" + std::to_string(delta.choice) + "_" +
+                        std::to_string(delta.index));
+            else
+                w.value(delta.id);
             w.member("type", kind);
         }
         w.key(kind).begin_object();
@@ -159,7 +167,8 @@ struct StreamEncoder::State {
         }
         choice(event.choice).ended = true;
         begin_chunk(event.choice, out);
-        out += chat ? "\"delta\":{},\"logprobs\":null,\"finish_reason\":\"" : "\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"";
+        out += chat ? "\"delta\":{},\"logprobs\":null,\"finish_reason\":\""
+                    : "\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"";
         out += finish_name(event.reason);
         out += "\"}";
         out += open_tail;
@@ -192,14 +201,15 @@ struct StreamEncoder::State {
 
     ResponseMeta meta;
     bool chat;
-    std::string head;               // `data: {...,"choices":[`
-    std::string unfinished_tail;    // `,"finish_reason":null}]...}\n\n`
-    std::string open_tail;          // `]...}\n\n`
+    std::string head;             // `data: {...,"choices":[`
+    std::string unfinished_tail;  // `,"finish_reason":null}]...}\n\n`
+    std::string open_tail;        // `]...}\n\n`
     std::vector<Choice> choices;
     bool finished = false;
 };
 
-StreamEncoder::StreamEncoder(ResponseMeta meta) : state_(std::make_unique<State>(std::move(meta))) {}
+StreamEncoder::StreamEncoder(ResponseMeta meta)
+    : state_(std::make_unique<State>(std::move(meta))) {}
 StreamEncoder::~StreamEncoder() = default;
 
 void StreamEncoder::on(const model::Event& event, std::string& out) {
@@ -207,13 +217,20 @@ void StreamEncoder::on(const model::Event& event, std::string& out) {
     std::visit(
         [&](const auto& e) {
             using T = std::decay_t<decltype(e)>;
-            if constexpr (std::is_same_v<T, model::TextDelta>) state_->text(e, out);
-            else if constexpr (std::is_same_v<T, model::ReasoningDelta>) state_->reasoning(e, out);
-            else if constexpr (std::is_same_v<T, model::ToolCallDelta>) state_->tool_call(e, out);
-            else if constexpr (std::is_same_v<T, model::ChoiceEnd>) state_->end(e, out);
-            else if constexpr (std::is_same_v<T, model::Done>) state_->done(e.usage, out);
-            else if constexpr (std::is_same_v<T, model::Failed>) state_->fail(e.error, out);
-            // Start: the role chunk leaves with the first text, in one write. EmbeddingOut: embeddings do not stream.
+            if constexpr (std::is_same_v<T, model::TextDelta>)
+                state_->text(e, out);
+            else if constexpr (std::is_same_v<T, model::ReasoningDelta>)
+                state_->reasoning(e, out);
+            else if constexpr (std::is_same_v<T, model::ToolCallDelta>)
+                state_->tool_call(e, out);
+            else if constexpr (std::is_same_v<T, model::ChoiceEnd>)
+                state_->end(e, out);
+            else if constexpr (std::is_same_v<T, model::Done>)
+                state_->done(e.usage, out);
+            else if constexpr (std::is_same_v<T, model::Failed>)
+                state_->fail(e.error, out);
+            // Start: the role chunk leaves with the first text, in one write. EmbeddingOut:
+            // embeddings do not stream.
         },
         event);
 }

@@ -1,4 +1,5 @@
-// The names and policies of the fields that each endpoint knows, for the documentation and its test.
+// The names and policies of the fields that each endpoint knows, for the documentation and its
+// test.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +9,10 @@
 namespace nereid::dialect::chat {
 
 enum class Policy : std::uint8_t {
-    kImplement,    // OpenAI's field, acted on
-    kExtra,        // a field of the engines (vLLM, SGLang, llama.cpp, DeepSeek), acted on
-    kAccept,       // means nothing here; listed in Request::ignored_fields
-    kRefuse,       // kUnsupported: ignoring it would change the answer
+    kImplement,  // OpenAI's field, acted on
+    kExtra,      // a field of the engines (vLLM, SGLang, llama.cpp, DeepSeek), acted on
+    kAccept,     // means nothing here; listed in Request::ignored_fields
+    kRefuse,     // kUnsupported: ignoring it would change the answer
 };
 
 struct FieldPolicy {

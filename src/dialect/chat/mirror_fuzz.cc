@@ -1,5 +1,5 @@
-// Bytes as a backend's stream: the same events for any chunking, one end, and text that is valid UTF-8. And as its whole
-// answer, and as an error body.
+// Bytes as a backend's stream: the same events for any chunking, one end, and text that is valid
+// UTF-8. And as its whole answer, and as an error body.
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -37,9 +37,11 @@ std::vector<model::Event> read(std::string_view bytes, std::size_t size) {
 void check(const std::vector<model::Event>& events) {
     CHECK(!events.empty());
     for (std::size_t i = 0; i < events.size(); ++i) {
-        const bool end = std::holds_alternative<model::Done>(events[i]) || std::holds_alternative<model::Failed>(events[i]);
+        const bool end = std::holds_alternative<model::Done>(events[i]) ||
+                         std::holds_alternative<model::Failed>(events[i]);
         CHECK(end == (i + 1 == events.size()));
-        if (const auto* text = std::get_if<model::TextDelta>(&events[i])) CHECK(nereid::is_valid_utf8(text->text));
+        if (const auto* text = std::get_if<model::TextDelta>(&events[i]))
+            CHECK(nereid::is_valid_utf8(text->text));
     }
 }
 

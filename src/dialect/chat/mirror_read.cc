@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::uint32_t kMaxChoices = 4096;
 constexpr std::size_t kMaxCalls = 1024;
-constexpr std::size_t kMaxMessageBytes = 2000;    // of a backend's error text that is passed on
+constexpr std::size_t kMaxMessageBytes = 2000;  // of a backend's error text that is passed on
 
 const Json* given(const Json& object, std::string_view name) {
     const Json* value = object.find(name);
@@ -24,7 +24,8 @@ const Json* given(const Json& object, std::string_view name) {
 
 std::string_view string_of(const Json& object, std::string_view name) {
     const Json* value = object.find(name);
-    return value != nullptr && value->is_string() ? std::string_view(value->as_string()) : std::string_view();
+    return value != nullptr && value->is_string() ? std::string_view(value->as_string())
+                                                  : std::string_view();
 }
 
 TokenCount count_of(const Json& object, std::string_view name) {
@@ -32,15 +33,18 @@ TokenCount count_of(const Json& object, std::string_view name) {
     if (value == nullptr || !value->is_number()) return 0;
     const auto count = value->as_int();
     if (!count || *count < 0) return 0;
-    return static_cast<TokenCount>(std::min<std::int64_t>(*count, std::numeric_limits<TokenCount>::max()));
+    return static_cast<TokenCount>(
+        std::min<std::int64_t>(*count, std::numeric_limits<TokenCount>::max()));
 }
 
 model::Usage read_usage(const Json& from) {
     model::Usage usage;
     usage.prompt_tokens = count_of(from, "prompt_tokens");
     usage.completion_tokens = count_of(from, "completion_tokens");
-    if (const Json* details = from.find("prompt_tokens_details")) usage.cached_tokens = count_of(*details, "cached_tokens");
-    if (usage.cached_tokens == 0) usage.cached_tokens = count_of(from, "prompt_cache_hit_tokens");    // DeepSeek
+    if (const Json* details = from.find("prompt_tokens_details"))
+        usage.cached_tokens = count_of(*details, "cached_tokens");
+    if (usage.cached_tokens == 0)
+        usage.cached_tokens = count_of(from, "prompt_cache_hit_tokens");  // DeepSeek
     if (const Json* details = from.find("completion_tokens_details")) {
         usage.reasoning_tokens = count_of(*details, "reasoning_tokens");
     }
@@ -49,7 +53,8 @@ model::Usage read_usage(const Json& from) {
 
 // nullopt: a reason that means the answer is broken ("error", "abort", unknown ones: A26, A30).
 std::optional<model::FinishReason> finish_reason(std::string_view name) {
-    if (name == "stop" || name == "eos" || name == "eos_token" || name == "stop_sequence" || name == "end_turn") {
+    if (name == "stop" || name == "eos" || name == "eos_token" || name == "stop_sequence" ||
+        name == "end_turn") {
         return model::FinishReason::kStop;
     }
     if (name == "length" || name == "max_tokens") return model::FinishReason::kLength;
@@ -73,7 +78,8 @@ std::string token_bytes(const Json& entry) {
 }
 
 float logprob_of(const Json& value) {
-    return value.is_number() ? static_cast<float>(value.as_double()) : std::numeric_limits<float>::quiet_NaN();
+    return value.is_number() ? static_cast<float>(value.as_double())
+                             : std::numeric_limits<float>::quiet_NaN();
 }
 
 // "bytes:\xe4\xbd" -> its bytes (completions).
@@ -82,8 +88,12 @@ std::string unprintable_token(std::string_view token) {
     if (!token.starts_with(kMark)) return std::string(token);
     std::string out;
     for (std::string_view rest = token.substr(kMark.size()); !rest.empty(); rest.remove_prefix(4)) {
-        const auto digit = [](char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1; };
-        if (rest.size() < 4 || rest[0] != '\\' || rest[1] != 'x' || digit(rest[2]) < 0 || digit(rest[3]) < 0) return std::string(token);
+        const auto digit = [](char c) {
+            return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+        };
+        if (rest.size() < 4 || rest[0] != '\\' || rest[1] != 'x' || digit(rest[2]) < 0 ||
+            digit(rest[3]) < 0)
+            return std::string(token);
         out.push_back(static_cast<char>(digit(rest[2]) * 16 + digit(rest[3])));
     }
     return out;
@@ -94,11 +104,13 @@ std::vector<model::TokenLogprob> read_chat_logprobs(const Json& content) {
     if (!content.is_array()) return out;
     for (const Json& entry : content.as_array()) {
         const Json* logprob = entry.find("logprob");
-        model::TokenLogprob token{-1, logprob == nullptr ? 0.0f : logprob_of(*logprob), token_bytes(entry), {}};
+        model::TokenLogprob token{
+            -1, logprob == nullptr ? 0.0f : logprob_of(*logprob), token_bytes(entry), {}};
         if (const Json* top = given(entry, "top_logprobs"); top != nullptr && top->is_array()) {
             for (const Json& alternative : top->as_array()) {
                 const Json* value = alternative.find("logprob");
-                token.top.push_back({-1, value == nullptr ? 0.0f : logprob_of(*value), token_bytes(alternative)});
+                token.top.push_back(
+                    {-1, value == nullptr ? 0.0f : logprob_of(*value), token_bytes(alternative)});
             }
         }
         out.push_back(std::move(token));
@@ -115,9 +127,13 @@ std::vector<model::TokenLogprob> read_completion_logprobs(const Json& from) {
     for (std::size_t i = 0; i < tokens->size(); ++i) {
         const Json& token = tokens->as_array()[i];
         const bool has = logprobs != nullptr && logprobs->is_array() && i < logprobs->size();
-        model::TokenLogprob entry{-1, has ? logprob_of(logprobs->as_array()[i]) : 0.0f,
-                                  token.is_string() ? unprintable_token(token.as_string()) : std::string(), {}};
-        if (top != nullptr && top->is_array() && i < top->size() && top->as_array()[i].is_object()) {
+        model::TokenLogprob entry{
+            -1,
+            has ? logprob_of(logprobs->as_array()[i]) : 0.0f,
+            token.is_string() ? unprintable_token(token.as_string()) : std::string(),
+            {}};
+        if (top != nullptr && top->is_array() && i < top->size() &&
+            top->as_array()[i].is_object()) {
             for (const auto& [name, value] : top->as_array()[i].as_object()) {
                 entry.top.push_back({-1, logprob_of(value), unprintable_token(name)});
             }
@@ -139,24 +155,28 @@ std::string limited(std::string_view text) {
 }
 
 bool contains_any(std::string_view text, std::initializer_list<std::string_view> words) {
-    return std::ranges::any_of(words, [&](std::string_view word) { return text.find(word) != std::string_view::npos; });
+    return std::ranges::any_of(
+        words, [&](std::string_view word) { return text.find(word) != std::string_view::npos; });
 }
 
 struct BackendError {
     std::string message;
-    std::string code;    // OpenAI's string, or the type; an int code as digits
+    std::string code;  // OpenAI's string, or the type; an int code as digits
     std::string param;
 };
 
-// {"error":{...}}, {"error":"text"}, vLLM's old {"object":"error","message"}, FastAPI's {"detail":...}, or anything.
+// {"error":{...}}, {"error":"text"}, vLLM's old {"object":"error","message"}, FastAPI's
+// {"detail":...}, or anything.
 BackendError describe(const Json& body) {
     BackendError out;
     const Json* error = given(body, "error");
     const Json& from = error != nullptr && error->is_object() ? *error : body;
     out.message = string_of(from, "message");
-    if (out.message.empty() && error != nullptr && error->is_string()) out.message = error->as_string();
+    if (out.message.empty() && error != nullptr && error->is_string())
+        out.message = error->as_string();
     if (out.message.empty()) out.message = string_of(body, "detail");
-    if (const Json* code = given(from, "code")) out.code = code->is_string() ? code->as_string() : code->dump();
+    if (const Json* code = given(from, "code"))
+        out.code = code->is_string() ? code->as_string() : code->dump();
     if (out.code.empty()) out.code = string_of(from, "type");
     out.param = string_of(from, "param");
     out.message = limited(out.message);
@@ -165,7 +185,8 @@ BackendError describe(const Json& body) {
 
 bool means_context_length(const BackendError& e) {
     return e.code == "context_length_exceeded" || e.code == "exceed_context_size_error" ||
-           contains_any(e.message, {"maximum context length", "context length", "context window", "exceeds the available context"});
+           contains_any(e.message, {"maximum context length", "context length", "context window",
+                                    "exceeds the available context"});
 }
 
 // An error inside a stream that began with 200: its own words decide, else the work is lost.
@@ -173,9 +194,11 @@ Error error_of_frame(const Json& body) {
     const BackendError e = describe(body);
     const std::string message = e.message.empty() ? "the backend broke the stream off" : e.message;
     if (means_context_length(e)) return {Code::kContextLength, message, e.param};
-    if (e.code == "rate_limit_exceeded" || e.code == "429") return {Code::kRateLimited, message, e.param};
+    if (e.code == "rate_limit_exceeded" || e.code == "429")
+        return {Code::kRateLimited, message, e.param};
     if (e.code == "overloaded" || e.code == "503") return {Code::kOverloaded, message, e.param};
-    if (contains_any(e.code, {"invalid", "unsupported", "BadRequest"}) || e.code == "400") return {Code::kInvalidArgument, message, e.param};
+    if (contains_any(e.code, {"invalid", "unsupported", "BadRequest"}) || e.code == "400")
+        return {Code::kInvalidArgument, message, e.param};
     return {Code::kWorkerLost, message, e.param};
 }
 
@@ -188,7 +211,8 @@ void StreamReader::feed(std::string_view bytes, std::vector<model::Event>& out) 
         const void* found = std::memchr(bytes.data(), '\n', bytes.size());
         if (found == nullptr) {
             buffer_.append(bytes);
-            if (buffer_.size() > kMaxLineBytes) fail({Code::kCorrupt, "a line of the backend's stream is too long", {}}, out);
+            if (buffer_.size() > kMaxLineBytes)
+                fail({Code::kCorrupt, "a line of the backend's stream is too long", {}}, out);
             return;
         }
         const auto size = static_cast<std::size_t>(static_cast<const char*>(found) - bytes.data());
@@ -209,23 +233,27 @@ void StreamReader::line(std::string_view line, std::vector<model::Event>& out) {
     if (line.starts_with("data:")) {
         line.remove_prefix(5);
         while (line.starts_with(' ')) line.remove_prefix(1);
-        // Servers of this dialect write one line per event. It is read at once: some forget the empty line after it.
+        // Servers of this dialect write one line per event. It is read at once: some forget the
+        // empty line after it.
         if (!line.empty()) data(line, out);
         return;
     }
-    // Empty lines, comments (": keep-alive"), event:, id:, retry: mean nothing here. A server that answers 200 with plain
-    // JSON instead of a stream sends its error, or its whole answer, as such a line.
+    // Empty lines, comments (": keep-alive"), event:, id:, retry: mean nothing here. A server that
+    // answers 200 with plain JSON instead of a stream sends its error, or its whole answer, as such
+    // a line.
     while (line.starts_with(' ')) line.remove_prefix(1);
     if (line.starts_with('{') && !started_) {
         for (model::Event& event : read_response(line)) {
-            if (std::holds_alternative<model::Done>(event) || std::holds_alternative<model::Failed>(event)) ended_ = true;
+            if (std::holds_alternative<model::Done>(event) ||
+                std::holds_alternative<model::Failed>(event))
+                ended_ = true;
             out.push_back(std::move(event));
         }
     }
 }
 
 void StreamReader::data(std::string_view json, std::vector<model::Event>& out) {
-    if (json.starts_with("[DONE]")) {    // as the SDKs test it
+    if (json.starts_with("[DONE]")) {  // as the SDKs test it
         done(out);
         return;
     }
@@ -241,9 +269,10 @@ void StreamReader::data(std::string_view json, std::vector<model::Event>& out) {
     }
     const std::size_t before = out.size();
     start(out);
-    if (const Json* usage = given(*parsed, "usage"); usage != nullptr && usage->is_object()) usage_ = read_usage(*usage);
+    if (const Json* usage = given(*parsed, "usage"); usage != nullptr && usage->is_object())
+        usage_ = read_usage(*usage);
     const Json* choices = given(*parsed, "choices");
-    if (choices == nullptr || !choices->is_array()) return;    // A13: an empty list is legal, too
+    if (choices == nullptr || !choices->is_array()) return;  // A13: an empty list is legal, too
     for (const Json& c : choices->as_array()) {
         choice(c, out);
         if (ended_) return;
@@ -255,23 +284,39 @@ void StreamReader::data(std::string_view json, std::vector<model::Event>& out) {
 
 namespace {
 
-// Appends the text of a JSON string's inside, or returns false when it holds what the quick way leaves to the parser.
+// Appends the text of a JSON string's inside, or returns false when it holds what the quick way
+// leaves to the parser.
 bool append_unescaped(std::string_view inside, std::string& out) {
     while (!inside.empty()) {
         std::size_t run = 0;
-        while (run < inside.size() && inside[run] != '\\' && inside[run] != '"' && static_cast<unsigned char>(inside[run]) >= 0x20) ++run;
+        while (run < inside.size() && inside[run] != '\\' && inside[run] != '"' &&
+               static_cast<unsigned char>(inside[run]) >= 0x20)
+            ++run;
         out.append(inside.substr(0, run));
         inside.remove_prefix(run);
         if (inside.empty()) return true;
         if (inside.size() < 2 || inside[0] != '\\') return false;
         switch (inside[1]) {
-            case 'n': out += '\n'; break;
-            case 't': out += '\t'; break;
-            case 'r': out += '\r'; break;
-            case '"': out += '"'; break;
-            case '\\': out += '\\'; break;
-            case '/': out += '/'; break;
-            default: return false;    // \u and errors
+            case 'n':
+                out += '\n';
+                break;
+            case 't':
+                out += '\t';
+                break;
+            case 'r':
+                out += '\r';
+                break;
+            case '"':
+                out += '"';
+                break;
+            case '\\':
+                out += '\\';
+                break;
+            case '/':
+                out += '/';
+                break;
+            default:
+                return false;  // \u and errors
         }
         inside.remove_prefix(2);
     }
@@ -281,11 +326,13 @@ bool append_unescaped(std::string_view inside, std::string& out) {
 constexpr std::string_view kContentKey = "\"content\":";
 constexpr std::string_view kTextKey = "\"text\":";
 
-// Where the one string after `key` begins and ends in `json`; nullopt when the key occurs not exactly once. A key found so
-// is a real one: inside a JSON string its quotes would be escaped.
-std::optional<std::pair<std::size_t, std::size_t>> only_string_after(std::string_view json, std::string_view key) {
+// Where the one string after `key` begins and ends in `json`; nullopt when the key occurs not
+// exactly once. A key found so is a real one: inside a JSON string its quotes would be escaped.
+std::optional<std::pair<std::size_t, std::size_t>> only_string_after(std::string_view json,
+                                                                     std::string_view key) {
     const std::size_t at = json.find(key);
-    if (at == std::string_view::npos || json.find(key, at + 1) != std::string_view::npos) return std::nullopt;
+    if (at == std::string_view::npos || json.find(key, at + 1) != std::string_view::npos)
+        return std::nullopt;
     std::size_t begin = at + key.size();
     while (begin < json.size() && json[begin] == ' ') ++begin;
     if (begin >= json.size() || json[begin] != '"') return std::nullopt;
@@ -297,20 +344,25 @@ std::optional<std::pair<std::size_t, std::size_t>> only_string_after(std::string
 
 }  // namespace
 
-// A chunk that equals the learned one in all but the text between prefix and suffix has the same meaning: the prefix ends
-// with the opening quote of the text, the suffix begins with the closing one, and the inside is checked to hold no quote.
+// A chunk that equals the learned one in all but the text between prefix and suffix has the same
+// meaning: the prefix ends with the opening quote of the text, the suffix begins with the closing
+// one, and the inside is checked to hold no quote.
 bool StreamReader::like_the_last(std::string_view json, std::vector<model::Event>& out) {
-    if (like_prefix_.empty() || json.size() <= like_prefix_.size() + like_suffix_.size()) return false;
+    if (like_prefix_.empty() || json.size() <= like_prefix_.size() + like_suffix_.size())
+        return false;
     if (!json.starts_with(like_prefix_) || !json.ends_with(like_suffix_)) return false;
-    const std::string_view inside = json.substr(like_prefix_.size(), json.size() - like_prefix_.size() - like_suffix_.size());
-    if (like_choice_ >= choices_.size() || choices_[like_choice_].ended || !is_valid_utf8(inside)) return false;
+    const std::string_view inside =
+        json.substr(like_prefix_.size(), json.size() - like_prefix_.size() - like_suffix_.size());
+    if (like_choice_ >= choices_.size() || choices_[like_choice_].ended || !is_valid_utf8(inside))
+        return false;
     model::TextDelta delta{.choice = like_choice_, .text = {}, .logprobs = {}, .tokens = 1};
     if (!append_unescaped(inside, delta.text) || delta.text.empty()) return false;
     out.emplace_back(std::move(delta));
     return true;
 }
 
-void StreamReader::learn(std::string_view json, const std::vector<model::Event>& out, std::size_t before) {
+void StreamReader::learn(std::string_view json, const std::vector<model::Event>& out,
+                         std::size_t before) {
     if (out.size() - before != 1) return;
     const auto* delta = std::get_if<model::TextDelta>(&out[before]);
     if (delta == nullptr || !delta->logprobs.empty()) return;
@@ -318,7 +370,9 @@ void StreamReader::learn(std::string_view json, const std::vector<model::Event>&
     if (!place) place = only_string_after(json, kTextKey);
     if (!place) return;
     std::string text;
-    if (!append_unescaped(json.substr(place->first, place->second - place->first), text) || text != delta->text) return;
+    if (!append_unescaped(json.substr(place->first, place->second - place->first), text) ||
+        text != delta->text)
+        return;
     // Running usage inside a chunk changes with each; then the ends differ and the parser reads on.
     like_prefix_ = json.substr(0, place->first);
     like_suffix_ = json.substr(place->second);
@@ -349,13 +403,15 @@ void StreamReader::choice(const Json& from, std::vector<model::Event>& out) {
     const Choice* state = choice_at(index, out);
     if (state == nullptr || state->ended) return;
     const Json* delta = given(from, "delta");
-    if (delta == nullptr) delta = given(from, "message");    // a server that streams whole messages
+    if (delta == nullptr) delta = given(from, "message");  // a server that streams whole messages
     if (delta != nullptr && delta->is_object()) {
         std::string_view reasoning = string_of(*delta, "reasoning_content");
-        if (reasoning.empty()) reasoning = string_of(*delta, "reasoning");    // newer vLLM
-        if (!reasoning.empty()) out.emplace_back(model::ReasoningDelta{index, std::string(reasoning), 1});
+        if (reasoning.empty()) reasoning = string_of(*delta, "reasoning");  // newer vLLM
+        if (!reasoning.empty())
+            out.emplace_back(model::ReasoningDelta{index, std::string(reasoning), 1});
     }
-    const std::string_view text = delta != nullptr ? string_of(*delta, "content") : string_of(from, "text");
+    const std::string_view text =
+        delta != nullptr ? string_of(*delta, "content") : string_of(from, "text");
     std::vector<model::TokenLogprob> logprobs = read_logprobs(from);
     if (!text.empty() || !logprobs.empty()) {
         const auto tokens = static_cast<std::uint32_t>(logprobs.empty() ? 1 : logprobs.size());
@@ -363,22 +419,26 @@ void StreamReader::choice(const Json& from, std::vector<model::Event>& out) {
     }
     if (delta != nullptr) {
         if (const std::string_view refusal = string_of(*delta, "refusal"); !refusal.empty()) {
-            out.emplace_back(model::TextDelta{.choice = index, .text = std::string(refusal), .logprobs = {}, .tokens = 1});
+            out.emplace_back(model::TextDelta{
+                .choice = index, .text = std::string(refusal), .logprobs = {}, .tokens = 1});
         }
-        if (const Json* calls = given(*delta, "tool_calls"); calls != nullptr && calls->is_array()) tool_calls(*calls, index, out);
+        if (const Json* calls = given(*delta, "tool_calls"); calls != nullptr && calls->is_array())
+            tool_calls(*calls, index, out);
     }
     if (ended_) return;
     const std::string_view reason = string_of(from, "finish_reason");
-    if (!reason.empty()) end_choice(index, reason, out);    // "" is not a reason (A25)
+    if (!reason.empty()) end_choice(index, reason, out);  // "" is not a reason (A25)
 }
 
-void StreamReader::tool_calls(const Json& calls, std::uint32_t index, std::vector<model::Event>& out) {
+void StreamReader::tool_calls(const Json& calls, std::uint32_t index,
+                              std::vector<model::Event>& out) {
     for (const Json& from : calls.as_array()) {
         if (!from.is_object()) continue;
         Choice& state = choices_[index];
         const std::string_view id = string_of(from, "id");
         const Json* wire = given(from, "index");
-        // Without an index (A17) a fragment with an id begins a call, one without goes on with the last.
+        // Without an index (A17) a fragment with an id begins a call, one without goes on with the
+        // last.
         const bool fresh = !id.empty() && (state.calls.empty() || state.calls.back().id != id);
         const auto last = static_cast<std::int64_t>(state.calls.size()) - 1;
         std::int64_t wire_index = fresh ? last + 1 : std::max<std::int64_t>(last, 0);
@@ -397,8 +457,11 @@ void StreamReader::tool_calls(const Json& calls, std::uint32_t index, std::vecto
         }
         if (first) {
             std::string unique(id);
-            for (int copy = 2; std::ranges::find(state.calls, unique, &Call::id) != state.calls.end() && !unique.empty(); ++copy) {
-                unique = fmt::format("{}_{}", id, copy);    // A21
+            for (int copy = 2;
+                 std::ranges::find(state.calls, unique, &Call::id) != state.calls.end() &&
+                 !unique.empty();
+                 ++copy) {
+                unique = fmt::format("{}_{}", id, copy);  // A21
             }
             state.calls.push_back({wire_index, unique});
             call = state.calls.end() - 1;
@@ -408,18 +471,22 @@ void StreamReader::tool_calls(const Json& calls, std::uint32_t index, std::vecto
         delta.index = static_cast<std::uint32_t>(call - state.calls.begin());
         if (body != nullptr) {
             const Json* arguments = given(*body, delta.custom ? "input" : "arguments");
-            if (arguments != nullptr) delta.arguments = arguments->is_string() ? arguments->as_string() : arguments->dump();    // A18
+            if (arguments != nullptr)
+                delta.arguments =
+                    arguments->is_string() ? arguments->as_string() : arguments->dump();  // A18
         }
         if (first || !delta.arguments.empty()) out.emplace_back(std::move(delta));
     }
 }
 
-void StreamReader::end_choice(std::uint32_t index, std::string_view name, std::vector<model::Event>& out) {
+void StreamReader::end_choice(std::uint32_t index, std::string_view name,
+                              std::vector<model::Event>& out) {
     const auto reason = finish_reason(name);
     if (!reason) {
-        const bool busy = name == "insufficient_system_resource";    // DeepSeek
+        const bool busy = name == "insufficient_system_resource";  // DeepSeek
         fail({busy ? Code::kOverloaded : Code::kWorkerLost,
-              fmt::format("the backend ended the answer with '{}'", limited(name.substr(0, 64))), {}},
+              fmt::format("the backend ended the answer with '{}'", limited(name.substr(0, 64))),
+              {}},
              out);
         return;
     }
@@ -456,8 +523,10 @@ void StreamReader::finish(std::vector<model::Event>& out) {
         if (ended_) return;
     }
     const bool whole = !choices_.empty() && std::ranges::all_of(choices_, &Choice::ended);
-    if (whole) done(out);
-    else fail({Code::kWorkerLost, "the backend's stream ended early", {}}, out);
+    if (whole)
+        done(out);
+    else
+        fail({Code::kWorkerLost, "the backend's stream ended early", {}}, out);
 }
 
 // ---------------------------------------------------------------- whole answers
@@ -483,7 +552,8 @@ void read_calls(const Json& calls, std::uint32_t choice, std::vector<model::Even
         if (body == nullptr) continue;
         const std::string id(string_of(from, "id"));
         delta.id = id;
-        for (int copy = 2; !id.empty() && std::ranges::find(ids, delta.id) != ids.end(); ++copy) delta.id = fmt::format("{}_{}", id, copy);
+        for (int copy = 2; !id.empty() && std::ranges::find(ids, delta.id) != ids.end(); ++copy)
+            delta.id = fmt::format("{}_{}", id, copy);
         ids.push_back(delta.id);
         delta.name = string_of(*body, "name");
         if (const Json* arguments = given(*body, delta.custom ? "input" : "arguments")) {
@@ -499,20 +569,27 @@ bool read_choice(const Json& from, std::uint32_t index, std::vector<model::Event
     if (message != nullptr && message->is_object()) {
         std::string_view reasoning = string_of(*message, "reasoning_content");
         if (reasoning.empty()) reasoning = string_of(*message, "reasoning");
-        if (!reasoning.empty()) out.emplace_back(model::ReasoningDelta{index, std::string(reasoning), 0});
+        if (!reasoning.empty())
+            out.emplace_back(model::ReasoningDelta{index, std::string(reasoning), 0});
     }
     std::string text(message != nullptr ? string_of(*message, "content") : string_of(from, "text"));
     if (message != nullptr) text += string_of(*message, "refusal");
     std::vector<model::TokenLogprob> logprobs = read_logprobs(from);
     const auto tokens = static_cast<std::uint32_t>(logprobs.size());
-    if (!text.empty() || !logprobs.empty()) out.emplace_back(model::TextDelta{index, std::move(text), std::move(logprobs), tokens});
+    if (!text.empty() || !logprobs.empty())
+        out.emplace_back(model::TextDelta{index, std::move(text), std::move(logprobs), tokens});
     if (message != nullptr) {
-        if (const Json* calls = given(*message, "tool_calls"); calls != nullptr && calls->is_array()) read_calls(*calls, index, out);
+        if (const Json* calls = given(*message, "tool_calls");
+            calls != nullptr && calls->is_array())
+            read_calls(*calls, index, out);
     }
     const std::string_view name = string_of(from, "finish_reason");
     const auto reason = name.empty() ? model::FinishReason::kStop : finish_reason(name);
     if (!reason) {
-        out = failed({Code::kWorkerLost, fmt::format("the backend ended the answer with '{}'", limited(name.substr(0, 64))), {}});
+        out = failed(
+            {Code::kWorkerLost,
+             fmt::format("the backend ended the answer with '{}'", limited(name.substr(0, 64))),
+             {}});
         return false;
     }
     out.emplace_back(model::ChoiceEnd{index, *reason, {}});
@@ -520,7 +597,9 @@ bool read_choice(const Json& from, std::uint32_t index, std::vector<model::Event
 }
 
 bool read_embedding(const Json& from, std::uint32_t position, std::vector<model::Event>& out) {
-    model::EmbeddingOut embedding{.index = given(from, "index") != nullptr ? count_of(from, "index") : position, .values = {}};
+    model::EmbeddingOut embedding{
+        .index = given(from, "index") != nullptr ? count_of(from, "index") : position,
+        .values = {}};
     const Json* values = given(from, "embedding");
     if (values == nullptr) return false;
     if (values->is_string()) {
@@ -529,7 +608,8 @@ bool read_embedding(const Json& from, std::uint32_t position, std::vector<model:
         embedding.values.resize(bytes->size() / sizeof(float));
         if (!bytes->empty()) std::memcpy(embedding.values.data(), bytes->data(), bytes->size());
     } else if (values->is_array()) {
-        for (const Json& v : values->as_array()) embedding.values.push_back(v.is_number() ? static_cast<float>(v.as_double()) : 0.0f);
+        for (const Json& v : values->as_array())
+            embedding.values.push_back(v.is_number() ? static_cast<float>(v.as_double()) : 0.0f);
     } else {
         return false;
     }
@@ -544,7 +624,8 @@ std::vector<model::Event> read_response(std::string_view body) {
     // Blank lines before the JSON: DeepSeek's keep-alive while the request is queued.
     const std::size_t begin = body.find_first_not_of(" \t\r\n");
     const auto parsed = Json::parse(body.substr(std::min(begin, body.size())));
-    if (!parsed.ok() || !parsed->is_object()) return failed({Code::kCorrupt, "the backend's answer is not a JSON object", {}});
+    if (!parsed.ok() || !parsed->is_object())
+        return failed({Code::kCorrupt, "the backend's answer is not a JSON object", {}});
     if (given(*parsed, "error") != nullptr) return failed(error_of_frame(*parsed));
     std::vector<model::Event> out;
     out.emplace_back(model::Start{});
@@ -557,15 +638,18 @@ std::vector<model::Event> read_response(std::string_view body) {
     for (std::uint32_t i = 0; i < list->size(); ++i) {
         const Json& entry = list->as_array()[i];
         if (choices == nullptr) {
-            if (!read_embedding(entry, i, out)) return failed({Code::kCorrupt, "the backend's embeddings are malformed", {}});
+            if (!read_embedding(entry, i, out))
+                return failed({Code::kCorrupt, "the backend's embeddings are malformed", {}});
             continue;
         }
         const std::uint32_t index = given(entry, "index") != nullptr ? count_of(entry, "index") : i;
-        if (index >= kMaxChoices) return failed({Code::kCorrupt, "the backend sent an impossible choice index", {}});
+        if (index >= kMaxChoices)
+            return failed({Code::kCorrupt, "the backend sent an impossible choice index", {}});
         if (!read_choice(entry, index, out)) return out;
     }
     model::Usage usage;
-    if (const Json* from = given(*parsed, "usage"); from != nullptr && from->is_object()) usage = read_usage(*from);
+    if (const Json* from = given(*parsed, "usage"); from != nullptr && from->is_object())
+        usage = read_usage(*from);
     out.emplace_back(model::Done{usage});
     return out;
 }
@@ -575,22 +659,32 @@ Error read_error(int status, std::string_view body) {
     const auto parsed = Json::parse(body.substr(std::min(begin, body.size())));
     BackendError e;
     if (parsed.ok() && parsed->is_object()) e = describe(*parsed);
-    const std::string message = e.message.empty() ? fmt::format("the backend answered with status {}", status) : e.message;
+    const std::string message =
+        e.message.empty() ? fmt::format("the backend answered with status {}", status) : e.message;
     switch (status) {
         case 400:
         case 422:
             if (means_context_length(e)) return {Code::kContextLength, message, e.param};
-            if (e.code == "unsupported_parameter" || e.code == "unsupported_value") return {Code::kUnsupported, message, e.param};
+            if (e.code == "unsupported_parameter" || e.code == "unsupported_value")
+                return {Code::kUnsupported, message, e.param};
             return {Code::kInvalidArgument, message, e.param};
         case 401:
-        case 403: return {Code::kUnavailable, "the backend refused our credential", {}};
-        case 404: return {Code::kNotFound, message, e.code == "model_not_found" ? "model" : e.param};
-        case 408: return {Code::kDeadlineExceeded, message, {}};
-        case 409: return {Code::kConflict, message, e.param};
-        case 413: return {Code::kTooLarge, message, e.param};
-        case 429: return {Code::kRateLimited, message, {}};
-        case 504: return {Code::kDeadlineExceeded, message, {}};
-        default: break;
+        case 403:
+            return {Code::kUnavailable, "the backend refused our credential", {}};
+        case 404:
+            return {Code::kNotFound, message, e.code == "model_not_found" ? "model" : e.param};
+        case 408:
+            return {Code::kDeadlineExceeded, message, {}};
+        case 409:
+            return {Code::kConflict, message, e.param};
+        case 413:
+            return {Code::kTooLarge, message, e.param};
+        case 429:
+            return {Code::kRateLimited, message, {}};
+        case 504:
+            return {Code::kDeadlineExceeded, message, {}};
+        default:
+            break;
     }
     if (status >= 400 && status < 500) return {Code::kInvalidArgument, message, e.param};
     return {Code::kUnavailable, message, {}};

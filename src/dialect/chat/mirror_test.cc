@@ -21,46 +21,86 @@ std::string describe(const model::Request& r) {
     std::string out;
     JsonWriter w(out);
     const auto optional = [&w](const auto& value) {
-        if (value) w.value(*value);
-        else w.null();
+        if (value)
+            w.value(*value);
+        else
+            w.null();
     };
     w.begin_array().value(static_cast<int>(r.endpoint)).value(r.model);
     for (const model::Message& m : r.messages) {
-        w.begin_array().value(static_cast<int>(m.role)).value(m.reasoning).value(m.tool_call_id).value(m.name);
+        w.begin_array()
+            .value(static_cast<int>(m.role))
+            .value(m.reasoning)
+            .value(m.tool_call_id)
+            .value(m.name);
         for (const model::Part& part : m.parts) {
             w.value(static_cast<int>(part.index()));
             if (const auto* text = std::get_if<model::TextPart>(&part)) w.value(text->text);
             if (const auto* text = std::get_if<model::RefusalPart>(&part)) w.value(text->text);
-            if (const auto* i = std::get_if<model::ImagePart>(&part)) w.value(i->url).value(i->bytes).value(i->media_type).value(i->detail);
+            if (const auto* i = std::get_if<model::ImagePart>(&part))
+                w.value(i->url).value(i->bytes).value(i->media_type).value(i->detail);
         }
         for (const model::ToolCall& c : m.tool_calls) {
-            w.begin_array().value(c.id).value(c.name).value(c.arguments).value(c.name_space).value(c.custom).end_array();
+            w.begin_array()
+                .value(c.id)
+                .value(c.name)
+                .value(c.arguments)
+                .value(c.name_space)
+                .value(c.custom)
+                .end_array();
         }
         w.end_array();
     }
     for (const auto& prompt : r.prompts) {
         w.begin_array();
-        if (const auto* text = std::get_if<std::string>(&prompt)) w.value(*text);
-        else for (const TokenId id : std::get<std::vector<TokenId>>(prompt)) w.value(id);
+        if (const auto* text = std::get_if<std::string>(&prompt))
+            w.value(*text);
+        else
+            for (const TokenId id : std::get<std::vector<TokenId>>(prompt)) w.value(id);
         w.end_array();
     }
     const auto& s = r.sampling;
     w.value(r.suffix);
-    optional(s.temperature), optional(s.top_p), optional(s.top_k), optional(s.min_p), optional(s.frequency_penalty);
-    optional(s.presence_penalty), optional(s.repetition_penalty), optional(s.seed), optional(r.max_output_tokens);
+    optional(s.temperature), optional(s.top_p), optional(s.top_k), optional(s.min_p),
+        optional(s.frequency_penalty);
+    optional(s.presence_penalty), optional(s.repetition_penalty), optional(s.seed),
+        optional(r.max_output_tokens);
     for (const auto& [id, bias] : s.logit_bias) w.value(id).value(bias);
     w.value(r.n);
     for (const auto& stop : r.stop) w.value(stop);
     for (const TokenId id : r.stop_token_ids) w.value(id);
-    w.value(r.ignore_eos).value(r.logprobs).value(r.top_logprobs).value(r.echo).value(r.stream).value(r.include_usage);
+    w.value(r.ignore_eos)
+        .value(r.logprobs)
+        .value(r.top_logprobs)
+        .value(r.echo)
+        .value(r.stream)
+        .value(r.include_usage);
     for (const model::Tool& t : r.tools) {
-        w.begin_array().value(t.name).value(t.description).value(t.parameters).value(t.strict).value(t.custom).value(t.format).end_array();
+        w.begin_array()
+            .value(t.name)
+            .value(t.description)
+            .value(t.parameters)
+            .value(t.strict)
+            .value(t.custom)
+            .value(t.format)
+            .end_array();
     }
     w.value(static_cast<int>(r.tool_choice.kind)).value(r.tool_choice.name);
     for (const auto& name : r.tool_choice.allowed) w.value(name);
-    w.value(r.parallel_tool_calls).value(static_cast<int>(r.format.kind)).value(r.format.name).value(r.format.schema);
-    w.value(r.format.strict).value(r.format.source).value(r.format.syntax).value(r.reasoning_effort).value(r.template_args);
-    w.value(r.add_generation_prompt).value(r.user).value(r.affinity_key).value(r.metadata).value(r.encoding_format);
+    w.value(r.parallel_tool_calls)
+        .value(static_cast<int>(r.format.kind))
+        .value(r.format.name)
+        .value(r.format.schema);
+    w.value(r.format.strict)
+        .value(r.format.source)
+        .value(r.format.syntax)
+        .value(r.reasoning_effort)
+        .value(r.template_args);
+    w.value(r.add_generation_prompt)
+        .value(r.user)
+        .value(r.affinity_key)
+        .value(r.metadata)
+        .value(r.encoding_format);
     optional(r.dimensions);
     w.end_array();
     return out;
@@ -94,8 +134,9 @@ TEST(Mirror, A50_StreamsAlwaysAskForUsage) {
     request.stream = true;
     const auto written = write_request(request, "other");
     EXPECT_EQ(written->path, "/v1/chat/completions");
-    EXPECT_EQ(written->body,
-              R"({"model":"other","messages":[{"role":"user","content":"x"}],"stream":true,"stream_options":{"include_usage":true}})");
+    EXPECT_EQ(
+        written->body,
+        R"({"model":"other","messages":[{"role":"user","content":"x"}],"stream":true,"stream_options":{"include_usage":true}})");
 }
 
 TEST(Mirror, SaysWhatTheWireCannotCarry) {
@@ -104,7 +145,8 @@ TEST(Mirror, SaysWhatTheWireCannotCarry) {
     request.format.syntax = "lark";
     EXPECT_EQ(write_request(request, "m").code(), Code::kUnsupported);
     request.format = {};
-    request.tools.push_back({.name = "f", .description = "", .parameters = {}, .format = {}, .name_space = "ns"});
+    request.tools.push_back(
+        {.name = "f", .description = "", .parameters = {}, .format = {}, .name_space = "ns"});
     EXPECT_EQ(write_request(request, "m").error().param, "tools");
 }
 
@@ -125,7 +167,9 @@ std::vector<Event> read_in_pieces(std::string_view stream, std::size_t first, st
     return events;
 }
 
-std::vector<Event> read_stream(std::string_view stream) { return read_in_pieces(stream, stream.size(), 1); }
+std::vector<Event> read_stream(std::string_view stream) {
+    return read_in_pieces(stream, stream.size(), 1);
+}
 
 ResponseMeta meta(model::Endpoint endpoint, bool logprobs) {
     ResponseMeta m;
@@ -144,12 +188,15 @@ TEST(Mirror, RandomAnswersComeBackTheSameThroughTheStream) {
         const bool logprobs = i % 3 == 0;
         const bool chat = i % 4 != 0;
         const std::vector<Event> events = random.answer(logprobs, chat);
-        StreamEncoder encoder(meta(chat ? model::Endpoint::kChat : model::Endpoint::kCompletions, logprobs));
+        StreamEncoder encoder(
+            meta(chat ? model::Endpoint::kChat : model::Endpoint::kCompletions, logprobs));
         std::string stream;
         for (const Event& event : events) encoder.on(event, stream);
         const std::string expected = to_text(normal_form(events));
         ASSERT_EQ(to_text(normal_form(read_stream(stream))), expected) << stream;
-        ASSERT_EQ(to_text(normal_form(read_in_pieces(stream, 0, 1 + random.rng.below(9)))), expected) << stream;
+        ASSERT_EQ(to_text(normal_form(read_in_pieces(stream, 0, 1 + random.rng.below(9)))),
+                  expected)
+            << stream;
     }
 }
 
@@ -162,23 +209,31 @@ TEST(Mirror, EverySplitPoint) {
         for (const Event& event : events) encoder.on(event, stream);
         const std::string expected = to_text(normal_form(events));
         for (std::size_t at = 0; at <= stream.size(); ++at) {
-            ASSERT_EQ(to_text(normal_form(read_in_pieces(stream, at, stream.size()))), expected) << at;
+            ASSERT_EQ(to_text(normal_form(read_in_pieces(stream, at, stream.size()))), expected)
+                << at;
         }
     }
 }
 
-// Order across choices is free in a whole answer, and neighbouring texts of a choice are one: compare choice by choice.
+// Order across choices is free in a whole answer, and neighbouring texts of a choice are one:
+// compare choice by choice.
 std::string by_choice(const std::vector<Event>& events) {
     std::vector<Event> out;
     const auto choice_of = [](const Event& event) {
-        return std::visit([](const auto& e) -> std::int64_t {
-            if constexpr (requires { e.choice; }) return e.choice;
-            else return 1 << 20;
-        }, event);
+        return std::visit(
+            [](const auto& e) -> std::int64_t {
+                if constexpr (requires { e.choice; })
+                    return e.choice;
+                else
+                    return 1 << 20;
+            },
+            event);
     };
-    const auto kind_of = [](const Event& event) {    // reasoning, then text, then calls, then the end
-        return std::holds_alternative<model::ReasoningDelta>(event) ? 0 : std::holds_alternative<model::TextDelta>(event) ? 1 :
-               std::holds_alternative<model::ToolCallDelta>(event) ? 2 : 3;
+    const auto kind_of = [](const Event& event) {  // reasoning, then text, then calls, then the end
+        return std::holds_alternative<model::ReasoningDelta>(event)  ? 0
+               : std::holds_alternative<model::TextDelta>(event)     ? 1
+               : std::holds_alternative<model::ToolCallDelta>(event) ? 2
+                                                                     : 3;
     };
     for (std::int64_t c : {0, 1, 2, 1 << 20}) {
         for (int kind = 0; kind < 4; ++kind) {
@@ -196,7 +251,8 @@ TEST(Mirror, A35_RandomAnswersComeBackTheSameThroughTheBody) {
         const bool logprobs = i % 3 == 0;
         const bool chat = i % 4 != 0;
         const std::vector<Event> events = random.answer(logprobs, chat);
-        Collector collector(meta(chat ? model::Endpoint::kChat : model::Endpoint::kCompletions, logprobs));
+        Collector collector(
+            meta(chat ? model::Endpoint::kChat : model::Endpoint::kCompletions, logprobs));
         for (const Event& event : events) collector.on(event);
         const auto body = collector.body();
         if (std::holds_alternative<model::Failed>(events.back())) {
@@ -213,15 +269,18 @@ TEST(Mirror, EmbeddingsComeBackTheSame) {
         ResponseMeta m = meta(model::Endpoint::kEmbeddings, false);
         m.encoding_format = format;
         Collector collector(m);
-        const std::vector<Event> events = {model::Start{}, model::EmbeddingOut{0, {0.1f, -3e-8f, 1e20f}}, model::EmbeddingOut{1, {}},
-                                           model::Done{{.prompt_tokens = 9}}};
+        const std::vector<Event> events = {
+            model::Start{}, model::EmbeddingOut{0, {0.1f, -3e-8f, 1e20f}},
+            model::EmbeddingOut{1, {}}, model::Done{{.prompt_tokens = 9}}};
         for (const Event& event : events) collector.on(event);
-        EXPECT_EQ(to_text(normal_form(read_response(*collector.body()))), to_text(normal_form(events)));
+        EXPECT_EQ(to_text(normal_form(read_response(*collector.body()))),
+                  to_text(normal_form(events)));
     }
 }
 
 std::string chunk(const std::string& choices, const std::string& more = "") {
-    return "data: {\"id\":\"x\",\"object\":\"chat.completion.chunk\",\"choices\":" + choices + more + "}\n\n";
+    return "data: {\"id\":\"x\",\"object\":\"chat.completion.chunk\",\"choices\":" + choices +
+           more + "}\n\n";
 }
 const std::string kText = chunk(R"([{"index":0,"delta":{"content":"Hi"},"finish_reason":null}])");
 const std::string kEnd = chunk(R"([{"index":0,"delta":{},"finish_reason":"stop"}])");
@@ -236,87 +295,122 @@ Error failure(const std::string& stream) {
 const std::string kPlain = seen(kText + kEnd + kDone);
 
 TEST(StreamReader, A13_EmptyChoicesAreLegal) {
-    EXPECT_EQ(seen(chunk("[]", R"(,"prompt_filter_results":[])") + kText + kEnd + chunk("[]") + kDone), kPlain);
-    const auto events = read_stream(kText + kEnd + chunk("[]", R"(,"usage":{"prompt_tokens":5,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":3}})") + kDone);
+    EXPECT_EQ(
+        seen(chunk("[]", R"(,"prompt_filter_results":[])") + kText + kEnd + chunk("[]") + kDone),
+        kPlain);
+    const auto events = read_stream(
+        kText + kEnd +
+        chunk(
+            "[]",
+            R"(,"usage":{"prompt_tokens":5,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":3}})") +
+        kDone);
     EXPECT_EQ(std::get<model::Done>(events.back()).usage.prompt_tokens, 5u);
     EXPECT_EQ(std::get<model::Done>(events.back()).usage.cached_tokens, 3u);
     EXPECT_EQ(seen(kText + kEnd + chunk("null") + "data: {}\n\n" + kDone), kPlain);
 }
 
 TEST(StreamReader, A25_EmptyOrMissingFinishReasonIsNone) {
-    EXPECT_EQ(seen(chunk(R"([{"index":0,"delta":{"content":"Hi"},"finish_reason":""}])") + kEnd + kDone), kPlain);
+    EXPECT_EQ(
+        seen(chunk(R"([{"index":0,"delta":{"content":"Hi"},"finish_reason":""}])") + kEnd + kDone),
+        kPlain);
     EXPECT_EQ(seen(chunk(R"([{"index":0,"delta":{"content":"Hi"}}])") + kEnd + kDone), kPlain);
-    EXPECT_EQ(seen(kText + kDone), kPlain);    // [DONE] is the server's word that it is through
+    EXPECT_EQ(seen(kText + kDone), kPlain);  // [DONE] is the server's word that it is through
 }
 
 TEST(StreamReader, A30_UnknownFinishReasonsAreErrors) {
     for (const char* reason : {"error", "abort", "made_up"}) {
-        const Error error = failure(kText + chunk(R"([{"index":0,"delta":{},"finish_reason":")" + std::string(reason) + "\"}]") + kDone);
+        const Error error = failure(
+            kText +
+            chunk(R"([{"index":0,"delta":{},"finish_reason":")" + std::string(reason) + "\"}]") +
+            kDone);
         EXPECT_EQ(error.code, Code::kWorkerLost);
         EXPECT_NE(error.message.find(reason), std::string::npos);
     }
-    EXPECT_EQ(failure(chunk(R"([{"index":0,"finish_reason":"insufficient_system_resource"}])")).code, Code::kOverloaded);
+    EXPECT_EQ(
+        failure(chunk(R"([{"index":0,"finish_reason":"insufficient_system_resource"}])")).code,
+        Code::kOverloaded);
 }
 
 TEST(StreamReader, A103_StreamThatBreaksOffIsAFailure) {
     EXPECT_EQ(failure(kText).code, Code::kWorkerLost);
     EXPECT_EQ(failure("").code, Code::kWorkerLost);
     EXPECT_EQ(failure(kText + "data: {\"cho").code, Code::kCorrupt);
-    EXPECT_EQ(seen(kText + kEnd), kPlain);                                       // some leave [DONE] out
-    EXPECT_EQ(seen(kText + kEnd + "data: [DONE]"), kPlain);                      // or its line end
+    EXPECT_EQ(seen(kText + kEnd), kPlain);                   // some leave [DONE] out
+    EXPECT_EQ(seen(kText + kEnd + "data: [DONE]"), kPlain);  // or its line end
 }
 
 TEST(StreamReader, ErrorFrames) {
-    const auto error = [](const std::string& body) { return failure(kText + "data: " + body + "\n\n" + kDone); };
-    EXPECT_EQ(error(R"({"error":{"message":"boom","type":"server_error","code":null}})"), (Error{Code::kWorkerLost, "boom", {}}));
+    const auto error = [](const std::string& body) {
+        return failure(kText + "data: " + body + "\n\n" + kDone);
+    };
+    EXPECT_EQ(error(R"({"error":{"message":"boom","type":"server_error","code":null}})"),
+              (Error{Code::kWorkerLost, "boom", {}}));
     EXPECT_EQ(error(R"({"error":{"message":"x","code":429}})").code, Code::kRateLimited);
     EXPECT_EQ(error(R"({"error":"text"})"), (Error{Code::kWorkerLost, "text", {}}));
     EXPECT_EQ(error(R"({"object":"error","message":"m","code":400})").code, Code::kInvalidArgument);
-    EXPECT_EQ(error(R"({"error":{"message":"too long","code":"context_length_exceeded"}})").code, Code::kContextLength);
+    EXPECT_EQ(error(R"({"error":{"message":"too long","code":"context_length_exceeded"}})").code,
+              Code::kContextLength);
     EXPECT_EQ(error(R"({"error":null})").code, Code::kCancelled) << "a null error is none";
     // 200 with an error as plain JSON instead of a stream.
     EXPECT_EQ(failure("{\"error\":{\"message\":\"m\"}}\n").message, "m");
 }
 
 TEST(StreamReader, WhatServersDoToSse) {
-    EXPECT_EQ(seen(": keep-alive\n\n" + kText + ":\n\nevent: x\nid: 3\nretry: 5\n" + kEnd + kDone), kPlain);
+    EXPECT_EQ(seen(": keep-alive\n\n" + kText + ":\n\nevent: x\nid: 3\nretry: 5\n" + kEnd + kDone),
+              kPlain);
     std::string crlf;
-    for (const char c : kText + kEnd + kDone) crlf += c == '\n' ? std::string("\r\n") : std::string(1, c);
+    for (const char c : kText + kEnd + kDone)
+        crlf += c == '\n' ? std::string("\r\n") : std::string(1, c);
     EXPECT_EQ(seen(crlf), kPlain);
     std::string tight = kText + kEnd + kDone;
-    for (std::size_t at = 0; (at = tight.find("data: ", at)) != std::string::npos;) tight.erase(at + 5, 1);
+    for (std::size_t at = 0; (at = tight.find("data: ", at)) != std::string::npos;)
+        tight.erase(at + 5, 1);
     EXPECT_EQ(seen(tight), kPlain);
-    EXPECT_EQ(seen(kText + kEnd + kDone + kText), kPlain);    // nothing after the end
+    EXPECT_EQ(seen(kText + kEnd + kDone + kText), kPlain);  // nothing after the end
 }
 
 TEST(StreamReader, ReasoningHasTwoNames) {
     for (const char* name : {"reasoning", "reasoning_content"}) {
-        const auto events = read_stream(chunk(R"([{"index":0,"delta":{")" + std::string(name) + R"(":"hm"}}])") + kEnd + kDone);
+        const auto events = read_stream(
+            chunk(R"([{"index":0,"delta":{")" + std::string(name) + R"(":"hm"}}])") + kEnd + kDone);
         EXPECT_EQ(std::get<model::ReasoningDelta>(events.at(1)).text, "hm");
     }
 }
 
-std::string calls(const std::string& list) { return chunk(R"([{"index":0,"delta":{"tool_calls":)" + list + "}}]"); }
+std::string calls(const std::string& list) {
+    return chunk(R"([{"index":0,"delta":{"tool_calls":)" + list + "}}]");
+}
 
 TEST(StreamReader, A17_A18_A21_A22_ToolCallsOfCarelessServers) {
-    const std::string expected = seen(calls(R"([{"index":0,"id":"a","type":"function","function":{"name":"f","arguments":"{\"x\""}}])") +
-                                      calls(R"([{"index":0,"function":{"arguments":":1}"}}])") +
-                                      calls(R"([{"index":1,"id":"b","function":{"name":"g","arguments":"{}"}}])") + kEnd + kDone);
+    const std::string expected = seen(
+        calls(
+            R"([{"index":0,"id":"a","type":"function","function":{"name":"f","arguments":"{\"x\""}}])") +
+        calls(R"([{"index":0,"function":{"arguments":":1}"}}])") +
+        calls(R"([{"index":1,"id":"b","function":{"name":"g","arguments":"{}"}}])") + kEnd + kDone);
     // No index at all.
-    EXPECT_EQ(seen(calls(R"([{"id":"a","function":{"name":"f","arguments":"{\"x\""}}])") + calls(R"([{"function":{"arguments":":1}"}}])") +
-                   calls(R"([{"id":"b","function":{"name":"g","arguments":"{}"}}])") + kEnd + kDone), expected);
+    EXPECT_EQ(
+        seen(calls(R"([{"id":"a","function":{"name":"f","arguments":"{\"x\""}}])") +
+             calls(R"([{"function":{"arguments":":1}"}}])") +
+             calls(R"([{"id":"b","function":{"name":"g","arguments":"{}"}}])") + kEnd + kDone),
+        expected);
     // Id and name on each fragment; indexes that begin at 5.
     EXPECT_EQ(seen(calls(R"([{"index":5,"id":"a","function":{"name":"f","arguments":"{\"x\""}}])") +
                    calls(R"([{"index":5,"id":"a","function":{"name":"f","arguments":":1}"}}])") +
-                   calls(R"([{"index":7,"id":"b","function":{"name":"g","arguments":{}}}])") + kEnd + kDone), expected);
+                   calls(R"([{"index":7,"id":"b","function":{"name":"g","arguments":{}}}])") +
+                   kEnd + kDone),
+              expected);
     // One id for both calls.
-    const auto events = read_stream(calls(R"([{"index":0,"id":"a","function":{"name":"f"}},{"index":1,"id":"a","function":{"name":"g"}}])") + kEnd + kDone);
+    const auto events = read_stream(
+        calls(
+            R"([{"index":0,"id":"a","function":{"name":"f"}},{"index":1,"id":"a","function":{"name":"g"}}])") +
+        kEnd + kDone);
     EXPECT_EQ(std::get<model::ToolCallDelta>(events.at(1)).id, "a");
     EXPECT_EQ(std::get<model::ToolCallDelta>(events.at(2)).id, "a_2");
 }
 
 TEST(StreamReader, BoundsWhatItKeeps) {
-    EXPECT_EQ(failure(chunk(R"([{"index":99999999,"delta":{"content":"x"}}])")).code, Code::kCorrupt);
+    EXPECT_EQ(failure(chunk(R"([{"index":99999999,"delta":{"content":"x"}}])")).code,
+              Code::kCorrupt);
     StreamReader reader;
     std::vector<Event> events;
     const std::string part(1 << 20, 'x');
@@ -325,10 +419,12 @@ TEST(StreamReader, BoundsWhatItKeeps) {
     EXPECT_EQ(std::get<model::Failed>(events.back()).error.code, Code::kCorrupt);
 }
 
-// The quick way (a chunk like the last one) must mean the same as the parser's, also where it must not be taken.
+// The quick way (a chunk like the last one) must mean the same as the parser's, also where it must
+// not be taken.
 TEST(StreamReader, ChunksLikeTheLastOne) {
     const auto text = [](const std::string& raw, const std::string& more = "") {
-        return chunk(R"([{"index":0,"delta":{"content":")" + raw + R"("},"finish_reason":null}])", more);
+        return chunk(R"([{"index":0,"delta":{"content":")" + raw + R"("},"finish_reason":null}])",
+                     more);
     };
     const auto joined = [&](std::initializer_list<std::string> raws) {
         std::string stream;
@@ -336,18 +432,21 @@ TEST(StreamReader, ChunksLikeTheLastOne) {
         std::string out;
         for (const Event& event : read_stream(stream + kEnd + kDone)) {
             if (const auto* delta = std::get_if<model::TextDelta>(&event)) out += delta->text + "|";
-            if (const auto* failed = std::get_if<model::Failed>(&event)) out += std::string(code_info(failed->error.code).name);
+            if (const auto* failed = std::get_if<model::Failed>(&event))
+                out += std::string(code_info(failed->error.code).name);
         }
         return out;
     };
-    EXPECT_EQ(joined({"a", "b", "\\n\\\"\\\\\\/\\t\\r", "\xe4\xbd\xa0", "\\u4f60", "c"}), "a|b|\n\"\\/\t\r|\xe4\xbd\xa0|\xe4\xbd\xa0|c|");
+    EXPECT_EQ(joined({"a", "b", "\\n\\\"\\\\\\/\\t\\r", "\xe4\xbd\xa0", "\\u4f60", "c"}),
+              "a|b|\n\"\\/\t\r|\xe4\xbd\xa0|\xe4\xbd\xa0|c|");
     EXPECT_EQ(joined({"a", "", "b"}), "a|b|");
     EXPECT_EQ(joined({"a", "\\ud800"}), "a|corrupt");
     EXPECT_EQ(joined({"a", "\xff"}), "a|corrupt");
     EXPECT_EQ(joined({"a", "\x01"}), "a|corrupt");
     EXPECT_EQ(joined({"a", "x\\"}), "a|corrupt");
     // Text that would close the string and say something else: not the same chunk.
-    EXPECT_EQ(joined({"a", R"(x"},"finish_reason":"length"},{"index":1,"delta":{"content":"y)"}), "a|x|y|");
+    EXPECT_EQ(joined({"a", R"(x"},"finish_reason":"length"},{"index":1,"delta":{"content":"y)"}),
+              "a|x|y|");
     // A choice that has ended stays ended.
     EXPECT_EQ(seen(text("Hi") + kEnd + text("no") + kDone), kPlain);
 }
@@ -357,25 +456,43 @@ TEST(StreamReader, ChunksLikeTheLastOne) {
 TEST(ReadResponse, Tolerates) {
     EXPECT_EQ(std::get<model::Failed>(read_response("<html>").at(0)).error.code, Code::kCorrupt);
     EXPECT_EQ(std::get<model::Failed>(read_response("{}").at(0)).error.code, Code::kCorrupt);
-    EXPECT_EQ(std::get<model::Failed>(read_response(R"({"choices":[]})").at(0)).error.code, Code::kCorrupt);
-    EXPECT_EQ(std::get<model::Failed>(read_response(R"({"error":{"message":"m"}})").at(0)).error.message, "m");
-    EXPECT_EQ(std::get<model::Failed>(read_response(R"({"choices":[{"message":{"content":"x"},"finish_reason":"abort"}]})").at(0)).error.code,
-              Code::kWorkerLost);
-    const auto events = read_response(R"({"choices":[{"message":{"content":null},"finish_reason":"stop"}]})");
-    EXPECT_EQ(events.size(), 3u);    // Start, ChoiceEnd, Done
+    EXPECT_EQ(std::get<model::Failed>(read_response(R"({"choices":[]})").at(0)).error.code,
+              Code::kCorrupt);
+    EXPECT_EQ(
+        std::get<model::Failed>(read_response(R"({"error":{"message":"m"}})").at(0)).error.message,
+        "m");
+    EXPECT_EQ(
+        std::get<model::Failed>(
+            read_response(R"({"choices":[{"message":{"content":"x"},"finish_reason":"abort"}]})")
+                .at(0))
+            .error.code,
+        Code::kWorkerLost);
+    const auto events =
+        read_response(R"({"choices":[{"message":{"content":null},"finish_reason":"stop"}]})");
+    EXPECT_EQ(events.size(), 3u);  // Start, ChoiceEnd, Done
 }
 
 TEST(ReadError, KeepsTheMeaning) {
-    EXPECT_EQ(read_error(400, R"({"error":{"message":"m","param":"p"}})"), (Error{Code::kInvalidArgument, "m", "p"}));
-    EXPECT_EQ(read_error(400, R"({"object":"error","message":"This model's maximum context length is 10 tokens","code":400})").code, Code::kContextLength);
-    EXPECT_EQ(read_error(404, R"({"error":{"message":"m","code":"model_not_found"}})"), (Error{Code::kNotFound, "m", "model"}));
+    EXPECT_EQ(read_error(400, R"({"error":{"message":"m","param":"p"}})"),
+              (Error{Code::kInvalidArgument, "m", "p"}));
+    EXPECT_EQ(
+        read_error(
+            400,
+            R"({"object":"error","message":"This model's maximum context length is 10 tokens","code":400})")
+            .code,
+        Code::kContextLength);
+    EXPECT_EQ(read_error(404, R"({"error":{"message":"m","code":"model_not_found"}})"),
+              (Error{Code::kNotFound, "m", "model"}));
     EXPECT_EQ(read_error(429, "").code, Code::kRateLimited);
-    EXPECT_EQ(read_error(401, R"({"error":{"message":"Bad key sk-123"}})"), (Error{Code::kUnavailable, "the backend refused our credential", {}}));
+    EXPECT_EQ(read_error(401, R"({"error":{"message":"Bad key sk-123"}})"),
+              (Error{Code::kUnavailable, "the backend refused our credential", {}}));
     EXPECT_EQ(read_error(413, "").code, Code::kTooLarge);
     EXPECT_EQ(read_error(500, "<html>").code, Code::kUnavailable);
     EXPECT_EQ(read_error(503, R"({"detail":"busy"})"), (Error{Code::kUnavailable, "busy", {}}));
     EXPECT_EQ(read_error(418, "").code, Code::kInvalidArgument);
-    EXPECT_LE(read_error(400, "{\"error\":{\"message\":\"" + std::string(100'000, 'x') + "\"}}").message.size(), 2000u);
+    EXPECT_LE(read_error(400, "{\"error\":{\"message\":\"" + std::string(100'000, 'x') + "\"}}")
+                  .message.size(),
+              2000u);
 }
 
 }  // namespace

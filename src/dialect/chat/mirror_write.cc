@@ -12,11 +12,16 @@ using model::Request;
 
 std::string_view role_name(const model::Message& message) {
     switch (message.role) {
-        case model::Role::kSystem: return "system";
-        case model::Role::kDeveloper: return "developer";
-        case model::Role::kUser: return "user";
-        case model::Role::kAssistant: return "assistant";
-        case model::Role::kTool: return "tool";
+        case model::Role::kSystem:
+            return "system";
+        case model::Role::kDeveloper:
+            return "developer";
+        case model::Role::kUser:
+            return "user";
+        case model::Role::kAssistant:
+            return "assistant";
+        case model::Role::kTool:
+            return "tool";
     }
     return "user";
 }
@@ -30,8 +35,11 @@ void write_part(JsonWriter& w, const model::Part& part) {
     } else {
         const auto& image = std::get<model::ImagePart>(part);
         w.member("type", "image_url").key("image_url").begin_object();
-        if (image.bytes.empty()) w.member("url", image.url);
-        else w.member("url", fmt::format("data:{};base64,{}", image.media_type, base64_encode(image.bytes)));
+        if (image.bytes.empty())
+            w.member("url", image.url);
+        else
+            w.member("url", fmt::format("data:{};base64,{}", image.media_type,
+                                        base64_encode(image.bytes)));
         if (!image.detail.empty()) w.member("detail", image.detail);
         w.end_object();
     }
@@ -40,12 +48,15 @@ void write_part(JsonWriter& w, const model::Part& part) {
 
 void write_message(JsonWriter& w, const model::Message& message) {
     w.begin_object().member("role", role_name(message)).key("content");
-    const auto* only_text = message.parts.size() == 1 ? std::get_if<model::TextPart>(&message.parts[0]) : nullptr;
+    const auto* only_text =
+        message.parts.size() == 1 ? std::get_if<model::TextPart>(&message.parts[0]) : nullptr;
     if (only_text != nullptr && !only_text->text.empty()) {
         w.value(only_text->text);
     } else if (message.parts.empty()) {
-        if (message.tool_calls.empty()) w.value("");    // null is not understood everywhere (A69)
-        else w.null();
+        if (message.tool_calls.empty())
+            w.value("");  // null is not understood everywhere (A69)
+        else
+            w.null();
     } else {
         w.begin_array();
         for (const model::Part& part : message.parts) write_part(w, part);
@@ -85,10 +96,13 @@ void write_tools(JsonWriter& w, const Request& request) {
 
 std::string_view mode_name(model::ToolChoice::Kind kind) {
     switch (kind) {
-        case model::ToolChoice::Kind::kAuto: return "auto";
-        case model::ToolChoice::Kind::kNone: return "none";
+        case model::ToolChoice::Kind::kAuto:
+            return "auto";
+        case model::ToolChoice::Kind::kNone:
+            return "none";
         case model::ToolChoice::Kind::kRequired:
-        case model::ToolChoice::Kind::kNamed: return "required";
+        case model::ToolChoice::Kind::kNamed:
+            return "required";
     }
     return "auto";
 }
@@ -104,10 +118,20 @@ void write_tool_choice(JsonWriter& w, const Request& request) {
     const model::ToolChoice& choice = request.tool_choice;
     const auto write_named = [&](std::string_view name) {
         const std::string_view kind = kind_of_tool(request, name);
-        w.begin_object().member("type", kind).key(kind).begin_object().member("name", name).end_object().end_object();
+        w.begin_object()
+            .member("type", kind)
+            .key(kind)
+            .begin_object()
+            .member("name", name)
+            .end_object()
+            .end_object();
     };
     if (!choice.allowed.empty()) {
-        w.key("tool_choice").begin_object().member("type", "allowed_tools").key("allowed_tools").begin_object();
+        w.key("tool_choice")
+            .begin_object()
+            .member("type", "allowed_tools")
+            .key("allowed_tools")
+            .begin_object();
         w.member("mode", mode_name(choice.kind)).key("tools").begin_array();
         for (const std::string& name : choice.allowed) write_named(name);
         w.end_array().end_object().end_object();
@@ -122,23 +146,43 @@ void write_tool_choice(JsonWriter& w, const Request& request) {
 Result<void> write_format(JsonWriter& w, const model::OutputFormat& format) {
     using Kind = model::OutputFormat::Kind;
     switch (format.kind) {
-        case Kind::kText: return {};
-        case Kind::kJsonObject: w.key("response_format").begin_object().member("type", "json_object").end_object(); return {};
+        case Kind::kText:
+            return {};
+        case Kind::kJsonObject:
+            w.key("response_format").begin_object().member("type", "json_object").end_object();
+            return {};
         case Kind::kJsonSchema:
             if (format.name.empty() && !format.strict) {
-                w.key("structured_outputs").begin_object().member("json", format.schema).end_object();
+                w.key("structured_outputs")
+                    .begin_object()
+                    .member("json", format.schema)
+                    .end_object();
                 return {};
             }
-            w.key("response_format").begin_object().member("type", "json_schema").key("json_schema").begin_object();
+            w.key("response_format")
+                .begin_object()
+                .member("type", "json_schema")
+                .key("json_schema")
+                .begin_object();
             w.member("name", format.name).member("schema", format.schema);
             if (format.strict) w.member("strict", true);
             w.end_object().end_object();
             return {};
-        case Kind::kRegex: w.key("structured_outputs").begin_object().member("regex", format.source).end_object(); return {};
+        case Kind::kRegex:
+            w.key("structured_outputs").begin_object().member("regex", format.source).end_object();
+            return {};
         case Kind::kGrammar:
-            if (format.syntax == "gbnf") w.member("grammar", format.source);
-            else if (format.syntax == "ebnf") w.key("structured_outputs").begin_object().member("grammar", format.source).end_object();
-            else return err(Code::kUnsupported, "this backend takes no " + format.syntax + " grammar", "response_format");
+            if (format.syntax == "gbnf")
+                w.member("grammar", format.source);
+            else if (format.syntax == "ebnf")
+                w.key("structured_outputs")
+                    .begin_object()
+                    .member("grammar", format.source)
+                    .end_object();
+            else
+                return err(Code::kUnsupported,
+                           "this backend takes no " + format.syntax + " grammar",
+                           "response_format");
             return {};
     }
     return {};
@@ -185,7 +229,11 @@ void write_ends(JsonWriter& w, const Request& request) {
     }
     if (request.ignore_eos) w.member("ignore_eos", true);
     if (request.stream) {
-        w.member("stream", true).key("stream_options").begin_object().member("include_usage", true).end_object();
+        w.member("stream", true)
+            .key("stream_options")
+            .begin_object()
+            .member("include_usage", true)
+            .end_object();
     }
     if (!request.user.empty()) w.member("user", request.user);
     if (!request.affinity_key.empty()) w.member("prompt_cache_key", request.affinity_key);
@@ -193,8 +241,10 @@ void write_ends(JsonWriter& w, const Request& request) {
 
 void write_prompts(JsonWriter& w, std::string_view name, const Request& request) {
     const auto write_one = [&](const auto& prompt) {
-        if (const auto* text = std::get_if<std::string>(&prompt)) w.value(*text);
-        else write_ids(w, std::get<std::vector<TokenId>>(prompt));
+        if (const auto* text = std::get_if<std::string>(&prompt))
+            w.value(*text);
+        else
+            write_ids(w, std::get<std::vector<TokenId>>(prompt));
     };
     w.key(name);
     if (request.prompts.size() == 1) return write_one(request.prompts[0]);
@@ -205,7 +255,8 @@ void write_prompts(JsonWriter& w, std::string_view name, const Request& request)
 
 Result<void> check(const Request& request) {
     for (const model::Tool& tool : request.tools) {
-        if (!tool.name_space.empty()) return err(Code::kUnsupported, "this backend takes no namespace tools", "tools");
+        if (!tool.name_space.empty())
+            return err(Code::kUnsupported, "this backend takes no namespace tools", "tools");
     }
     return {};
 }
@@ -269,9 +320,12 @@ Result<Outgoing> write_request(const Request& request, std::string_view model) {
     switch (request.endpoint) {
         case model::Endpoint::kChat:
         case model::Endpoint::kResponses:
-        case model::Endpoint::kMessages: return write_chat(request, model);
-        case model::Endpoint::kCompletions: return write_completion(request, model);
-        case model::Endpoint::kEmbeddings: return write_embeddings(request, model);
+        case model::Endpoint::kMessages:
+            return write_chat(request, model);
+        case model::Endpoint::kCompletions:
+            return write_completion(request, model);
+        case model::Endpoint::kEmbeddings:
+            return write_embeddings(request, model);
     }
     return err(Code::kInternal, "no such endpoint");
 }

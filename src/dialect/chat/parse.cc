@@ -1,5 +1,5 @@
-// The policy per field. Each endpoint has one table; docs/formats/dialect-chat.md is the same table for readers
-// (dialect_doc_test.cc compares them).
+// The policy per field. Each endpoint has one table; docs/formats/dialect-chat.md is the same table
+// for readers (dialect_doc_test.cc compares them).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -42,7 +42,7 @@ Result<void> top_p(const Json& v, Context& c) {
 }
 Result<void> top_k(const Json& v, Context& c) {
     TRY(const std::int64_t k, read_int(v, "top_k", -1, std::numeric_limits<std::int32_t>::max()));
-    if (k > 0) c.request.sampling.top_k = static_cast<std::int32_t>(k);    // 0 and -1 mean "off"
+    if (k > 0) c.request.sampling.top_k = static_cast<std::int32_t>(k);  // 0 and -1 mean "off"
     return {};
 }
 Result<void> min_p(const Json& v, Context& c) {
@@ -64,18 +64,19 @@ Result<void> repetition_penalty(const Json& v, Context& c) {
 }
 Result<void> seed(const Json& v, Context& c) {
     TRY(const std::int64_t s, read_int(v, "seed", std::numeric_limits<std::int64_t>::min()));
-    c.request.sampling.seed = static_cast<std::uint64_t>(s);    // two's complement: -1 is 2^64 - 1
+    c.request.sampling.seed = static_cast<std::uint64_t>(s);  // two's complement: -1 is 2^64 - 1
     return {};
 }
 
 Result<void> logit_bias(const Json& v, Context& c) {
     if (!v.is_object()) return wrong_type(v, "logit_bias", "an object");
-    std::map<TokenId, float> bias;    // ordered by id, the last of equal keys wins
+    std::map<TokenId, float> bias;  // ordered by id, the last of equal keys wins
     for (const auto& [key, value] : v.as_object()) {
         TokenId id = -1;
         const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
         if (error != std::errc{} || end != key.data() + key.size() || id < 0) {
-            return bad_value("logit_bias", fmt::format("the key '{}' is not a token id.", key.substr(0, 32)));
+            return bad_value("logit_bias",
+                             fmt::format("the key '{}' is not a token id.", key.substr(0, 32)));
         }
         TRY(const double b, read_number(value, member_path("logit_bias", key), -100, 100));
         bias[id] = static_cast<float>(b);
@@ -93,20 +94,24 @@ Result<void> max_tokens(const Json& v, Context& c) {
     c.request.max_output_tokens = count;
     return {};
 }
-Result<void> max_completion_tokens(const Json& v, Context& c) {    // after max_tokens in the table: wins
+Result<void> max_completion_tokens(const Json& v,
+                                   Context& c) {  // after max_tokens in the table: wins
     TRY(const TokenCount count, read_count(v, "max_completion_tokens", 1));
     c.request.max_output_tokens = count;
     return {};
 }
 Result<void> n(const Json& v, Context& c) {
     TRY(const std::int64_t count, read_int(v, "n", 1));
-    if (count > c.limits.max_n) return unsupported("n", fmt::format("{} is above this server's maximum {}.", count, c.limits.max_n));
+    if (count > c.limits.max_n)
+        return unsupported(
+            "n", fmt::format("{} is above this server's maximum {}.", count, c.limits.max_n));
     c.request.n = static_cast<std::uint32_t>(count);
     return {};
 }
-Result<void> best_of(const Json& v, Context& c) {    // after n
+Result<void> best_of(const Json& v, Context& c) {  // after n
     TRY(const std::int64_t count, read_int(v, "best_of", 1));
-    if (count != c.request.n) return unsupported("best_of", "only best_of equal to n is supported.");
+    if (count != c.request.n)
+        return unsupported("best_of", "only best_of equal to n is supported.");
     return {};
 }
 Result<void> stop(const Json& v, Context& c) {
@@ -116,7 +121,8 @@ Result<void> stop(const Json& v, Context& c) {
     }
     if (!v.is_array()) return wrong_type(v, "stop", "a string or an array of strings");
     if (v.size() > c.limits.max_stop) {
-        return bad_value("stop", fmt::format("{} stop strings are more than {}.", v.size(), c.limits.max_stop));
+        return bad_value(
+            "stop", fmt::format("{} stop strings are more than {}.", v.size(), c.limits.max_stop));
     }
     for (std::size_t i = 0; i < v.size(); ++i) {
         TRY(std::string text, read_string(v.as_array()[i], at_index("stop", i)));
@@ -139,7 +145,7 @@ Result<void> logprobs(const Json& v, Context& c) {
     TRY(c.request.logprobs, read_bool(v, "logprobs"));
     return {};
 }
-Result<void> top_logprobs(const Json& v, Context& c) {    // after logprobs
+Result<void> top_logprobs(const Json& v, Context& c) {  // after logprobs
     TRY(const std::int64_t count, read_int(v, "top_logprobs", 0, kMaxTopLogprobs));
     if (!c.request.logprobs) {
         if (count == 0) return {};
@@ -149,7 +155,7 @@ Result<void> top_logprobs(const Json& v, Context& c) {    // after logprobs
     return {};
 }
 Result<void> completion_logprobs(const Json& v, Context& c) {
-    if (v.is_bool()) {    // seen from clients that mean the chat form
+    if (v.is_bool()) {  // seen from clients that mean the chat form
         c.request.logprobs = v.as_bool();
         return {};
     }
@@ -166,7 +172,7 @@ Result<void> stream(const Json& v, Context& c) {
     TRY(c.request.stream, read_bool(v, "stream"));
     return {};
 }
-Result<void> stream_options(const Json& v, Context& c) {    // after stream
+Result<void> stream_options(const Json& v, Context& c) {  // after stream
     if (!v.is_object()) return wrong_type(v, "stream_options", "an object");
     if (const Json* usage = given(v, "include_usage")) {
         TRY(const bool on, read_bool(*usage, "stream_options.include_usage"));
@@ -185,7 +191,9 @@ Result<void> set_format(std::string_view name, Result<model::OutputFormat> parse
     c.request.format = std::move(format);
     return {};
 }
-Result<void> response_format(const Json& v, Context& c) { return set_format("response_format", parse_response_format(v), c); }
+Result<void> response_format(const Json& v, Context& c) {
+    return set_format("response_format", parse_response_format(v), c);
+}
 template <const char* kName>
 Result<void> guided(const Json& v, Context& c) {
     return set_format(kName, parse_guided(kName, v), c);
@@ -216,17 +224,19 @@ Result<void> tools(const Json& v, Context& c) {
     TRY(c.request.tools, parse_tools(v));
     return {};
 }
-Result<void> functions(const Json& v, Context& c) {    // after tools
-    if (given(c.body, "tools") != nullptr) return unsupported("functions", "it cannot be combined with 'tools'.");
+Result<void> functions(const Json& v, Context& c) {  // after tools
+    if (given(c.body, "tools") != nullptr)
+        return unsupported("functions", "it cannot be combined with 'tools'.");
     TRY(c.request.tools, parse_functions(v));
     return {};
 }
-Result<void> tool_choice(const Json& v, Context& c) {    // after tools and functions
+Result<void> tool_choice(const Json& v, Context& c) {  // after tools and functions
     TRY(c.request.tool_choice, parse_tool_choice(v));
     return check_tool_choice(c.request.tool_choice, c.request.tools);
 }
 Result<void> function_call(const Json& v, Context& c) {
-    if (given(c.body, "tool_choice") != nullptr) return unsupported("function_call", "it cannot be combined with 'tool_choice'.");
+    if (given(c.body, "tool_choice") != nullptr)
+        return unsupported("function_call", "it cannot be combined with 'tool_choice'.");
     TRY(c.request.tool_choice, parse_function_call(v));
     return check_tool_choice(c.request.tool_choice, c.request.tools);
 }
@@ -236,7 +246,8 @@ Result<void> parallel_tool_calls(const Json& v, Context& c) {
 }
 Result<void> reasoning_effort(const Json& v, Context& c) {
     TRY(c.request.reasoning_effort, read_string(v, "reasoning_effort"));
-    if (c.request.reasoning_effort.size() > 32) return bad_value("reasoning_effort", "it is longer than 32 bytes.");
+    if (c.request.reasoning_effort.size() > 32)
+        return bad_value("reasoning_effort", "it is longer than 32 bytes.");
     return {};
 }
 // DeepSeek's switch: {"type":"enabled"|"disabled"}. An explicit reasoning_effort wins.
@@ -266,7 +277,7 @@ Result<void> user(const Json& v, Context& c) {
     TRY(c.request.user, read_string(v, "user"));
     return {};
 }
-Result<void> safety_identifier(const Json& v, Context& c) {    // after user: wins
+Result<void> safety_identifier(const Json& v, Context& c) {  // after user: wins
     TRY(c.request.user, read_string(v, "safety_identifier"));
     return {};
 }
@@ -302,7 +313,8 @@ constexpr char kUseBeamSearch[] = "use_beam_search";
 
 Result<void> suffix(const Json& v, Context& c) {
     TRY(c.request.suffix, read_string(v, "suffix"));
-    if (!c.request.suffix.empty() && !c.limits.suffix) return unsupported("suffix", "this model cannot fill in the middle.");
+    if (!c.request.suffix.empty() && !c.limits.suffix)
+        return unsupported("suffix", "this model cannot fill in the middle.");
     return {};
 }
 
@@ -321,7 +333,8 @@ Result<void> read_prompts(const Json& v, const std::string& path, Context& c) {
         return {};
     }
     if (v.size() > c.limits.max_prompts) {
-        return bad_value(path, fmt::format("{} entries are more than {}.", v.size(), c.limits.max_prompts));
+        return bad_value(
+            path, fmt::format("{} entries are more than {}.", v.size(), c.limits.max_prompts));
     }
     for (std::size_t i = 0; i < v.size(); ++i) {
         const Json& entry = v.as_array()[i];
@@ -330,7 +343,8 @@ Result<void> read_prompts(const Json& v, const std::string& path, Context& c) {
             prompts.emplace_back(entry.as_string());
             continue;
         }
-        if (!entry.is_array()) return wrong_type(entry, entry_path, "a string or an array of token ids");
+        if (!entry.is_array())
+            return wrong_type(entry, entry_path, "a string or an array of token ids");
         if (entry.size() == 0) return bad_value(entry_path, "the array is empty.");
         TRY(auto ids, read_token_ids(entry, entry_path));
         prompts.emplace_back(std::move(ids));
@@ -342,7 +356,8 @@ Result<void> input(const Json& v, Context& c) {
     TRY_VOID(read_prompts(v, "input", c));
     for (std::size_t i = 0; i < c.request.prompts.size(); ++i) {
         const auto* text = std::get_if<std::string>(&c.request.prompts[i]);
-        if (text != nullptr && text->empty()) return bad_value(v.is_string() ? "input" : at_index("input", i), "it is empty.");
+        if (text != nullptr && text->empty())
+            return bad_value(v.is_string() ? "input" : at_index("input", i), "it is empty.");
     }
     return {};
 }
@@ -366,7 +381,7 @@ using Handler = Result<void> (*)(const Json&, Context&);
 struct Field {
     std::string_view name;
     Policy policy;
-    Handler handler = nullptr;    // kImplement, and conditional kRefuse
+    Handler handler = nullptr;  // kImplement, and conditional kRefuse
     bool required = false;
 };
 
@@ -492,11 +507,14 @@ constexpr Field kEmbedding[] = {
 };
 
 void note_ignored(std::string_view name, Request& request) {
-    if (request.ignored_fields.size() < kMaxIgnored) request.ignored_fields.emplace_back(name.substr(0, 64));
+    if (request.ignored_fields.size() < kMaxIgnored)
+        request.ignored_fields.emplace_back(name.substr(0, 64));
 }
 
-// One pass over the body finds the last occurrence of each field, so that a body of many members costs no more.
-Result<void> find_fields(const Json& body, std::span<const Field> table, std::span<const Json*> found, Context& context) {
+// One pass over the body finds the last occurrence of each field, so that a body of many members
+// costs no more.
+Result<void> find_fields(const Json& body, std::span<const Field> table,
+                         std::span<const Json*> found, Context& context) {
     for (const auto& [name, value] : body.as_object()) {
         const auto field = std::ranges::find(table, std::string_view(name), &Field::name);
         if (field != table.end()) {
@@ -504,17 +522,21 @@ Result<void> find_fields(const Json& body, std::span<const Field> table, std::sp
             continue;
         }
         if (context.limits.strict_unknown_fields) {
-            return err(Code::kInvalidArgument, fmt::format("Unrecognized request argument supplied: {}", name.substr(0, 64)),
-                       name.substr(0, 64));
+            return err(
+                Code::kInvalidArgument,
+                fmt::format("Unrecognized request argument supplied: {}", name.substr(0, 64)),
+                name.substr(0, 64));
         }
         if (!value.is_null()) note_ignored(name, context.request);
     }
     return {};
 }
 
-Result<Request> parse(const Json& body, model::Endpoint endpoint, std::span<const Field> table, const ParseLimits& limits) {
+Result<Request> parse(const Json& body, model::Endpoint endpoint, std::span<const Field> table,
+                      const ParseLimits& limits) {
     if (!body.is_object()) {
-        return err(Code::kInvalidArgument, fmt::format("The body must be a JSON object, not {}.", body.kind_name()));
+        return err(Code::kInvalidArgument,
+                   fmt::format("The body must be a JSON object, not {}.", body.kind_name()));
     }
     Request request;
     request.endpoint = endpoint;
@@ -524,7 +546,7 @@ Result<Request> parse(const Json& body, model::Endpoint endpoint, std::span<cons
     TRY_VOID(find_fields(body, table, std::span(found).first(table.size()), context));
     for (std::size_t i = 0; i < table.size(); ++i) {
         const Field& field = table[i];
-        if (found[i] == nullptr || found[i]->is_null()) {    // SDKs send null for "not given"
+        if (found[i] == nullptr || found[i]->is_null()) {  // SDKs send null for "not given"
             if (field.required) return missing(std::string(field.name));
             continue;
         }

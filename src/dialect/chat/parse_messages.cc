@@ -25,14 +25,16 @@ constexpr std::array<RoleName, 6> kRoles{{{"system", model::Role::kSystem},
 
 Result<model::ImagePart> parse_data_url(std::string_view url, const std::string& path) {
     const std::size_t comma = url.find(',');
-    if (comma == std::string_view::npos) return bad_value(path, "a data: URL has a ',' before its data.");
-    const std::string_view header = url.substr(5, comma - 5);    // "image/png;base64"
+    if (comma == std::string_view::npos)
+        return bad_value(path, "a data: URL has a ',' before its data.");
+    const std::string_view header = url.substr(5, comma - 5);  // "image/png;base64"
     constexpr std::string_view kBase64 = ";base64";
     if (!header.ends_with(kBase64)) return bad_value(path, "a data: URL must be base64.");
     model::ImagePart image;
     image.media_type = std::string(header.substr(0, header.find(';')));
     if (!image.media_type.starts_with("image/")) {
-        return bad_value(path, fmt::format("the data: URL's type is '{}', not an image type.", image.media_type.substr(0, 64)));
+        return bad_value(path, fmt::format("the data: URL's type is '{}', not an image type.",
+                                           image.media_type.substr(0, 64)));
     }
     auto bytes = base64_decode(url.substr(comma + 1));
     if (!bytes) return bad_value(path, "the data: URL's data is not valid base64.");
@@ -70,7 +72,8 @@ Result<model::Part> parse_image(const Json& part, const std::string& path) {
 }
 
 Result<model::Part> parse_part(const Json& part, const std::string& path) {
-    if (part.is_string()) return model::Part(model::TextPart{part.as_string()});    // seen from several SDKs
+    if (part.is_string())
+        return model::Part(model::TextPart{part.as_string()});  // seen from several SDKs
     if (!part.is_object()) return wrong_type(part, path, "an object");
     const Json* type = given(part, "type");
     if (type == nullptr) return missing(member_path(path, "type"));
@@ -89,9 +92,12 @@ Result<model::Part> parse_part(const Json& part, const std::string& path) {
     }
     if (name == "image_url") return parse_image(part, path);
     if (name == "input_audio" || name == "file" || name == "video_url" || name == "audio_url") {
-        return unsupported(path, fmt::format("content parts of type '{}' are not supported.", name));
+        return unsupported(path,
+                           fmt::format("content parts of type '{}' are not supported.", name));
     }
-    return bad_value(member_path(path, "type"), fmt::format("'{}' is not 'text', 'image_url' or 'refusal'.", name.substr(0, 64)));
+    return bad_value(
+        member_path(path, "type"),
+        fmt::format("'{}' is not 'text', 'image_url' or 'refusal'.", name.substr(0, 64)));
 }
 
 Result<std::vector<model::Part>> parse_content(const Json& content, const std::string& path) {
@@ -102,7 +108,8 @@ Result<std::vector<model::Part>> parse_content(const Json& content, const std::s
         if (!content.as_string().empty()) parts.emplace_back(model::TextPart{content.as_string()});
         return parts;
     }
-    if (!content.is_array()) return wrong_type(content, path, "a string or an array of content parts");
+    if (!content.is_array())
+        return wrong_type(content, path, "a string or an array of content parts");
     parts.reserve(content.size());
     for (std::size_t i = 0; i < content.size(); ++i) {
         TRY(model::Part part, parse_part(content.as_array()[i], at_index(path, i)));
@@ -111,8 +118,10 @@ Result<std::vector<model::Part>> parse_content(const Json& content, const std::s
     return parts;
 }
 
-// Arguments are kept as the bytes the client sends, valid JSON or not (A101); an object is written out.
-Result<std::string> parse_arguments(const Json& function, std::string_view name, const std::string& path) {
+// Arguments are kept as the bytes the client sends, valid JSON or not (A101); an object is written
+// out.
+Result<std::string> parse_arguments(const Json& function, std::string_view name,
+                                    const std::string& path) {
     const Json* arguments = given(function, name);
     if (arguments == nullptr) return std::string();
     if (arguments->is_object()) return arguments->dump();
@@ -162,17 +171,20 @@ Result<void> parse_calls(const Json& from, const std::string& path, model::Messa
 
 // Members of a message that mean nothing to us.
 void note_ignored(const Json& from, std::vector<std::string>& ignored) {
-    static constexpr std::array<std::string_view, 10> kKnown = {"role",         "content",          "name",      "tool_calls",
-                                                               "tool_call_id", "reasoning_content", "reasoning", "refusal",
-                                                               "function_call", "prefix"};
+    static constexpr std::array<std::string_view, 10> kKnown = {
+        "role",      "content", "name",          "tool_calls", "tool_call_id", "reasoning_content",
+        "reasoning", "refusal", "function_call", "prefix"};
     for (const auto& [name, value] : from.as_object()) {
-        if (value.is_null() || ignored.size() >= kMaxIgnored || std::ranges::find(kKnown, name) != kKnown.end()) continue;
+        if (value.is_null() || ignored.size() >= kMaxIgnored ||
+            std::ranges::find(kKnown, name) != kKnown.end())
+            continue;
         std::string where = "messages[]." + name.substr(0, 64);
         if (std::ranges::find(ignored, where) == ignored.end()) ignored.push_back(std::move(where));
     }
 }
 
-Result<model::Message> parse_message(const Json& from, const std::string& path, std::vector<std::string>& ignored) {
+Result<model::Message> parse_message(const Json& from, const std::string& path,
+                                     std::vector<std::string>& ignored) {
     if (!from.is_object()) return wrong_type(from, path, "an object");
     model::Message message;
     const Json* role = given(from, "role");
@@ -181,8 +193,10 @@ Result<model::Message> parse_message(const Json& from, const std::string& path, 
     TRY(const std::string role_name, read_string(*role, role_path));
     const auto known = std::ranges::find(kRoles, role_name, &RoleName::name);
     if (known == kRoles.end()) {
-        return bad_value(role_path, fmt::format("'{}' is not one of 'system', 'developer', 'user', 'assistant', 'tool'.",
-                                                role_name.substr(0, 64)));
+        return bad_value(
+            role_path,
+            fmt::format("'{}' is not one of 'system', 'developer', 'user', 'assistant', 'tool'.",
+                        role_name.substr(0, 64)));
     }
     message.role = known->role;
     if (const Json* content = from.find("content")) {
@@ -199,10 +213,12 @@ Result<model::Message> parse_message(const Json& from, const std::string& path, 
         if (!refusal.empty()) message.parts.emplace_back(model::RefusalPart{std::move(refusal)});
         TRY_VOID(parse_calls(from, path, message));
     } else if (given(from, "tool_calls") != nullptr) {
-        return bad_value(member_path(path, "tool_calls"), "only an assistant message has tool calls.");
+        return bad_value(member_path(path, "tool_calls"),
+                         "only an assistant message has tool calls.");
     }
     if (const Json* prefix = given(from, "prefix"); prefix != nullptr && *prefix != Json(false)) {
-        return unsupported(member_path(path, "prefix"), "continuing an assistant message is not supported.");
+        return unsupported(member_path(path, "prefix"),
+                           "continuing an assistant message is not supported.");
     }
     note_ignored(from, ignored);
     return message;
@@ -214,8 +230,12 @@ Result<std::vector<model::Message>> parse_messages(const Json& value, std::size_
                                                    std::vector<std::string>& ignored) {
     const std::string path = "messages";
     if (!value.is_array()) return wrong_type(value, path, "an array");
-    if (value.size() == 0) return err(Code::kInvalidArgument, "Invalid 'messages': empty array. Expected at least one message.", path);
-    if (value.size() > max_messages) return bad_value(path, fmt::format("{} messages are more than {}.", value.size(), max_messages));
+    if (value.size() == 0)
+        return err(Code::kInvalidArgument,
+                   "Invalid 'messages': empty array. Expected at least one message.", path);
+    if (value.size() > max_messages)
+        return bad_value(path,
+                         fmt::format("{} messages are more than {}.", value.size(), max_messages));
     std::vector<model::Message> messages;
     messages.reserve(value.size());
     for (std::size_t i = 0; i < value.size(); ++i) {

@@ -16,15 +16,16 @@ Result<std::vector<model::Message>> parse_messages(const Json& value, std::size_
                                                    std::vector<std::string>& ignored);
 
 Result<std::vector<model::Tool>> parse_tools(const Json& value);
-Result<std::vector<model::Tool>> parse_functions(const Json& value);    // the deprecated form
+Result<std::vector<model::Tool>> parse_functions(const Json& value);  // the deprecated form
 Result<model::ToolChoice> parse_tool_choice(const Json& value);
-Result<model::ToolChoice> parse_function_call(const Json& value);       // the deprecated form
+Result<model::ToolChoice> parse_function_call(const Json& value);  // the deprecated form
 // kInvalidArgument when the choice names what is not there.
-Result<void> check_tool_choice(const model::ToolChoice& choice, const std::vector<model::Tool>& tools);
+Result<void> check_tool_choice(const model::ToolChoice& choice,
+                               const std::vector<model::Tool>& tools);
 
 Result<model::OutputFormat> parse_response_format(const Json& value);
-// The engines' extras for the same thing: guided_*, structured_outputs, grammar, json_schema, regex, ebnf. `name` is the
-// top-level field's. An absent constraint gives kText.
+// The engines' extras for the same thing: guided_*, structured_outputs, grammar, json_schema,
+// regex, ebnf. `name` is the top-level field's. An absent constraint gives kText.
 Result<model::OutputFormat> parse_guided(std::string_view name, const Json& value);
 
 }  // namespace nereid::dialect::chat

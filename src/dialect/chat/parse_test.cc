@@ -12,7 +12,8 @@ namespace nereid::dialect::chat {
 namespace {
 
 Result<model::Request> parse(const std::string& more, const ParseLimits& limits = {}) {
-    const auto json = Json::parse(R"({"model":"m","messages":[{"role":"user","content":"x"}])" + more + "}");
+    const auto json =
+        Json::parse(R"({"model":"m","messages":[{"role":"user","content":"x"}])" + more + "}");
     CHECK_MSG(json.ok(), json.error().message);
     return parse_chat(*json, limits);
 }
@@ -27,19 +28,46 @@ TEST(ParseChat, SeedIsKeptModulo2To64) {
 }
 
 TEST(ParseChat, BoundsAreInclusive) {
-    for (const char* ok : {R"("temperature":0)", R"("temperature":2)", R"("top_p":1)", R"("frequency_penalty":-2)", R"("presence_penalty":2.0)",
-                           R"("n":16)", R"("top_logprobs":20,"logprobs":true)", R"("top_logprobs":0)", R"("min_p":1)", R"("top_k":-1)",
-                           R"("logit_bias":{"1":100,"2":-100})", R"("max_tokens":1)", R"("max_completion_tokens":1)"}) {
+    for (const char* ok : {R"("temperature":0)", R"("temperature":2)", R"("top_p":1)",
+                           R"("frequency_penalty":-2)", R"("presence_penalty":2.0)", R"("n":16)",
+                           R"("top_logprobs":20,"logprobs":true)", R"("top_logprobs":0)",
+                           R"("min_p":1)", R"("top_k":-1)", R"("logit_bias":{"1":100,"2":-100})",
+                           R"("max_tokens":1)", R"("max_completion_tokens":1)"}) {
         EXPECT_TRUE(parse(std::string(",") + ok).ok()) << ok;
     }
-    for (const char* bad : {R"("temperature":-0.1)", R"("temperature":2.01)", R"("top_p":0)", R"("top_p":1.1)", R"("frequency_penalty":-2.1)",
-                            R"("presence_penalty":2.1)", R"("n":0)", R"("n":1.5)", R"("n":"1")", R"("top_logprobs":21,"logprobs":true)",
-                            R"("top_logprobs":1,"logprobs":false)", R"("min_p":-0.1)", R"("top_k":-2)", R"("logit_bias":{"1":101})",
-                            R"("logit_bias":{"-1":1})", R"("logit_bias":{"1x":1})", R"("logit_bias":[])", R"("max_tokens":0)",
-                            R"("max_completion_tokens":0)", R"("repetition_penalty":0)", R"("stop":[1])", R"("stop":{})",
-                            R"("stream":1)", R"("stream_options":true)", R"("tools":{})", R"("metadata":[])", R"("user":1)",
-                            R"("tool_choice":"required")", R"("tool_choice":7)", R"("reasoning_effort":1)", R"("chat_template_kwargs":[])",
-                            R"("stop_token_ids":[-1])", R"("stop_token_ids":[2147483648])"}) {
+    for (const char* bad : {R"("temperature":-0.1)",
+                            R"("temperature":2.01)",
+                            R"("top_p":0)",
+                            R"("top_p":1.1)",
+                            R"("frequency_penalty":-2.1)",
+                            R"("presence_penalty":2.1)",
+                            R"("n":0)",
+                            R"("n":1.5)",
+                            R"("n":"1")",
+                            R"("top_logprobs":21,"logprobs":true)",
+                            R"("top_logprobs":1,"logprobs":false)",
+                            R"("min_p":-0.1)",
+                            R"("top_k":-2)",
+                            R"("logit_bias":{"1":101})",
+                            R"("logit_bias":{"-1":1})",
+                            R"("logit_bias":{"1x":1})",
+                            R"("logit_bias":[])",
+                            R"("max_tokens":0)",
+                            R"("max_completion_tokens":0)",
+                            R"("repetition_penalty":0)",
+                            R"("stop":[1])",
+                            R"("stop":{})",
+                            R"("stream":1)",
+                            R"("stream_options":true)",
+                            R"("tools":{})",
+                            R"("metadata":[])",
+                            R"("user":1)",
+                            R"("tool_choice":"required")",
+                            R"("tool_choice":7)",
+                            R"("reasoning_effort":1)",
+                            R"("chat_template_kwargs":[])",
+                            R"("stop_token_ids":[-1])",
+                            R"("stop_token_ids":[2147483648])"}) {
         const auto request = parse(std::string(",") + bad);
         ASSERT_FALSE(request.ok()) << bad;
         EXPECT_EQ(error_status(request.error()), 400) << bad;
@@ -72,13 +100,15 @@ TEST(ParseChat, UnknownFieldsAreListedOrRefused) {
     EXPECT_EQ(strict.error().param, "made_up");
     EXPECT_TRUE(parse(R"(,"store":true)", {.strict_unknown_fields = true}).ok());
     std::string many;
-    for (int i = 0; i < 1000; ++i) many += ",\"f" + std::to_string(i) + std::string(200, 'x') + "\":1";
+    for (int i = 0; i < 1000; ++i)
+        many += ",\"f" + std::to_string(i) + std::string(200, 'x') + "\":1";
     EXPECT_LE(parse(many)->ignored_fields.size(), 64u);
     EXPECT_LE(parse(many)->ignored_fields[0].size(), 64u);
 }
 
 TEST(ParseChat, MessageFieldsWithoutMeaningAreListedOnce) {
-    const auto json = Json::parse(R"({"model":"m","messages":[{"role":"user","content":"x","cache":1},{"role":"user","content":"y","cache":2,"id":null}]})");
+    const auto json = Json::parse(
+        R"({"model":"m","messages":[{"role":"user","content":"x","cache":1},{"role":"user","content":"y","cache":2,"id":null}]})");
     EXPECT_EQ(parse_chat(*json)->ignored_fields, std::vector<std::string>{"messages[].cache"});
 }
 
@@ -86,8 +116,9 @@ TEST(ParseChat, A93_A94_LargeDataUrl) {
     Prng rng(1);
     std::string bytes(5'000'000, '\0');
     for (char& c : bytes) c = static_cast<char>(rng.next());
-    const auto json = Json::parse(R"({"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/webp;base64,)" +
-                                  base64_encode(bytes) + R"("}}]}]})");
+    const auto json = Json::parse(
+        R"({"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/webp;base64,)" +
+        base64_encode(bytes) + R"("}}]}]})");
     ASSERT_TRUE(json.ok());
     const auto request = parse_chat(*json);
     ASSERT_TRUE(request.ok()) << request.error().message;
@@ -107,18 +138,34 @@ TEST(ParseChat, MessageCountIsBounded) {
 // Random JSON in every field: an answer, never a crash; a refusal names a field.
 TEST(ParseChat, RandomValuesInRandomFields) {
     Prng rng(9);
-    const char* values[] = {"null", "true", "0", "-1", "1e300", "\"\"", "\"x\"", "[]", "[[]]", "[null]", "[{}]", "{}", "{\"type\":\"function\"}",
-                            "{\"type\":7}", "[{\"role\":\"user\"}]", "[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]"};
+    const char* values[] = {"null",
+                            "true",
+                            "0",
+                            "-1",
+                            "1e300",
+                            "\"\"",
+                            "\"x\"",
+                            "[]",
+                            "[[]]",
+                            "[null]",
+                            "[{}]",
+                            "{}",
+                            "{\"type\":\"function\"}",
+                            "{\"type\":7}",
+                            "[{\"role\":\"user\"}]",
+                            "[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]"};
     const auto value = [&] { return std::string(values[rng.below(std::size(values))]); };
     for (int i = 0; i < 4000; ++i) {
-        std::string body = R"({"model":"m","messages":[{"role":"user","content":"x"}],"prompt":"p","input":"i")";
+        std::string body =
+            R"({"model":"m","messages":[{"role":"user","content":"x"}],"prompt":"p","input":"i")";
         for (std::uint64_t k = 1 + rng.below(3); k > 0; --k) {
             const auto fields = chat_fields();
             body += ",\"" + std::string(fields[rng.below(fields.size())].name) + "\":" + value();
         }
         const auto json = Json::parse(body + "}");
         ASSERT_TRUE(json.ok());
-        for (const auto& parsed : {parse_chat(*json), parse_completion(*json), parse_embeddings(*json)}) {
+        for (const auto& parsed :
+             {parse_chat(*json), parse_completion(*json), parse_embeddings(*json)}) {
             if (!parsed.ok()) EXPECT_FALSE(parsed.error().param.empty()) << body;
         }
     }
@@ -130,23 +177,31 @@ TEST(ErrorBody, UsesOpenAiWords) {
     const auto code = [](const Error& error) {
         const auto json = Json::parse(error_body(error));
         const Json* inner = json->find("error");
-        return inner->find("type")->as_string() + "/" + inner->find("code")->as_string() + "/" + std::to_string(error_status(error));
+        return inner->find("type")->as_string() + "/" + inner->find("code")->as_string() + "/" +
+               std::to_string(error_status(error));
     };
-    EXPECT_EQ(code({Code::kContextLength, "m", {}}), "invalid_request_error/context_length_exceeded/400");    // A61
+    EXPECT_EQ(code({Code::kContextLength, "m", {}}),
+              "invalid_request_error/context_length_exceeded/400");  // A61
     EXPECT_EQ(code({Code::kUnauthenticated, "m", {}}), "invalid_request_error/invalid_api_key/401");
     EXPECT_EQ(code({Code::kNotFound, "m", "model"}), "invalid_request_error/model_not_found/404");
     EXPECT_EQ(code({Code::kRateLimited, "m", {}}), "rate_limit_error/rate_limit_exceeded/429");
-    EXPECT_EQ(code({Code::kTooLarge, "m", {}}), "invalid_request_error/request_too_large/413");    // A93
+    EXPECT_EQ(code({Code::kTooLarge, "m", {}}),
+              "invalid_request_error/request_too_large/413");  // A93
     EXPECT_EQ(code({Code::kInternal, "m", {}}), "server_error/internal/500");
     EXPECT_EQ(code({Code::kOverloaded, "m", {}}), "server_error/overloaded/503");
-    EXPECT_EQ(error_body({Code::kInternal, "bad \xff byte", {}}),    // A42: the serialiser replaces, the process lives
-              "{\"error\":{\"message\":\"bad \xEF\xBF\xBD byte\",\"type\":\"server_error\",\"param\":null,\"code\":\"internal\"}}");
+    EXPECT_EQ(error_body({Code::kInternal,
+                          "bad \xff byte",
+                          {}}),  // A42: the serialiser replaces, the process lives
+              "{\"error\":{\"message\":\"bad \xEF\xBF\xBD "
+              "byte\",\"type\":\"server_error\",\"param\":null,\"code\":\"internal\"}}");
 }
 
 TEST(Models, SatisfyBothSdks) {
-    EXPECT_EQ(models_body({{"m", 1700000000, "nereid", 8192}}),
-              R"({"object":"list","data":[{"id":"m","object":"model","created":1700000000,"owned_by":"nereid","type":"model","display_name":"m","created_at":"2023-11-14T22:13:20Z","max_model_len":8192}],"has_more":false,"first_id":"m","last_id":"m"})");
-    EXPECT_EQ(models_body({}), R"({"object":"list","data":[],"has_more":false,"first_id":null,"last_id":null})");
+    EXPECT_EQ(
+        models_body({{"m", 1700000000, "nereid", 8192}}),
+        R"({"object":"list","data":[{"id":"m","object":"model","created":1700000000,"owned_by":"nereid","type":"model","display_name":"m","created_at":"2023-11-14T22:13:20Z","max_model_len":8192}],"has_more":false,"first_id":"m","last_id":"m"})");
+    EXPECT_EQ(models_body({}),
+              R"({"object":"list","data":[],"has_more":false,"first_id":null,"last_id":null})");
     EXPECT_NE(model_body({"m", 951782399, "x"}).find("2000-02-28T23:59:59Z"), std::string::npos);
     EXPECT_NE(model_body({"m", 951782400, "x"}).find("2000-02-29T00:00:00Z"), std::string::npos);
 }
@@ -157,16 +212,22 @@ TEST(Models, SatisfyBothSdks) {
 TEST(Documentation, ListsEveryFieldWithItsPolicy) {
     std::ifstream file("docs/formats/dialect-chat.md");
     ASSERT_TRUE(file.good()) << "run from the root of the repository";
-    const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    const std::string text((std::istreambuf_iterator<char>(file)),
+                           std::istreambuf_iterator<char>());
     const auto word = [](Policy policy) {
-        return policy == Policy::kImplement ? "implement" : policy == Policy::kExtra ? "extra" : policy == Policy::kAccept ? "accept" : "refuse";
+        return policy == Policy::kImplement ? "implement"
+               : policy == Policy::kExtra   ? "extra"
+               : policy == Policy::kAccept  ? "accept"
+                                            : "refuse";
     };
     const auto check = [&](std::string_view heading, const std::vector<FieldPolicy>& fields) {
         const std::size_t begin = text.find(heading);
         ASSERT_NE(begin, std::string::npos) << heading;
         const std::string section = text.substr(begin, text.find("\n## ", begin + 1) - begin);
         for (const FieldPolicy& field : fields) {
-            EXPECT_NE(section.find("| `" + std::string(field.name) + "` | " + word(field.policy) + " |"), std::string::npos)
+            EXPECT_NE(
+                section.find("| `" + std::string(field.name) + "` | " + word(field.policy) + " |"),
+                std::string::npos)
                 << heading << ": " << field.name << " is not listed as " << word(field.policy);
         }
     };

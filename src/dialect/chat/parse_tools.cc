@@ -28,7 +28,9 @@ Result<model::Tool> parse_function(const Json& function, const std::string& path
     TRY(tool.name, read_name(function, path));
     TRY(tool.description, optional_string(function, "description", path));
     if (const Json* parameters = given(function, "parameters")) {
-        if (!parameters->is_object()) return wrong_type(*parameters, member_path(path, "parameters"), "a JSON schema (an object)");
+        if (!parameters->is_object())
+            return wrong_type(*parameters, member_path(path, "parameters"),
+                              "a JSON schema (an object)");
         tool.parameters = *parameters;
     }
     if (const Json* strict = given(function, "strict")) {
@@ -44,7 +46,8 @@ Result<model::Tool> parse_custom(const Json& custom, const std::string& path) {
     TRY(tool.name, read_name(custom, path));
     TRY(tool.description, optional_string(custom, "description", path));
     if (const Json* format = given(custom, "format")) {
-        if (!format->is_object()) return wrong_type(*format, member_path(path, "format"), "an object");
+        if (!format->is_object())
+            return wrong_type(*format, member_path(path, "format"), "an object");
         tool.format = *format;
     }
     return tool;
@@ -55,7 +58,9 @@ Result<model::Tool> parse_tool(const Json& from, const std::string& path) {
     TRY(const std::string type, optional_string(from, "type", path));
     if (type.empty()) return missing(member_path(path, "type"));
     if (type != "function" && type != "custom") {
-        return unsupported(member_path(path, "type"), fmt::format("tools of type '{}' are not supported.", type.substr(0, 64)));
+        return unsupported(
+            member_path(path, "type"),
+            fmt::format("tools of type '{}' are not supported.", type.substr(0, 64)));
     }
     const std::string body_path = member_path(path, type);
     const Json* body = given(from, type);
@@ -70,15 +75,18 @@ Result<Kind> choice_mode(const Json& value, const std::string& path) {
     if (mode == "auto") return Kind::kAuto;
     if (mode == "none") return Kind::kNone;
     if (mode == "required" || mode == "any") return Kind::kRequired;
-    return bad_value(path, fmt::format("'{}' is not 'none', 'auto' or 'required'.", mode.substr(0, 64)));
+    return bad_value(path,
+                     fmt::format("'{}' is not 'none', 'auto' or 'required'.", mode.substr(0, 64)));
 }
 
-// {"type":"function","function":{"name"}}, {"type":"custom","custom":{"name"}} or {"type":"function","name"}.
+// {"type":"function","function":{"name"}}, {"type":"custom","custom":{"name"}} or
+// {"type":"function","name"}.
 Result<std::string> named_tool(const Json& from, const std::string& path) {
     if (!from.is_object()) return wrong_type(from, path, "an object");
     TRY(const std::string type, optional_string(from, "type", path));
     if (type != "function" && type != "custom") {
-        return bad_value(member_path(path, "type"), "expected 'function', 'custom' or 'allowed_tools'.");
+        return bad_value(member_path(path, "type"),
+                         "expected 'function', 'custom' or 'allowed_tools'.");
     }
     const Json* body = given(from, type);
     if (body == nullptr) return read_name(from, path);
@@ -141,7 +149,8 @@ Result<model::ToolChoice> parse_tool_choice(const Json& value) {
         return choice;
     }
     if (!value.is_object()) return wrong_type(value, path, "a string or an object");
-    if (const Json* type = value.find("type"); type != nullptr && *type == Json("allowed_tools")) return allowed_tools(value);
+    if (const Json* type = value.find("type"); type != nullptr && *type == Json("allowed_tools"))
+        return allowed_tools(value);
     TRY(choice.name, named_tool(value, path));
     choice.kind = Kind::kNamed;
     return choice;
@@ -160,14 +169,20 @@ Result<model::ToolChoice> parse_function_call(const Json& value) {
     return choice;
 }
 
-Result<void> check_tool_choice(const model::ToolChoice& choice, const std::vector<model::Tool>& tools) {
-    const auto exists = [&](const std::string& name) { return std::ranges::find(tools, name, &model::Tool::name) != tools.end(); };
-    if (choice.kind == Kind::kRequired && tools.empty()) return bad_value("tool_choice", "it requires a tool, but 'tools' is empty.");
+Result<void> check_tool_choice(const model::ToolChoice& choice,
+                               const std::vector<model::Tool>& tools) {
+    const auto exists = [&](const std::string& name) {
+        return std::ranges::find(tools, name, &model::Tool::name) != tools.end();
+    };
+    if (choice.kind == Kind::kRequired && tools.empty())
+        return bad_value("tool_choice", "it requires a tool, but 'tools' is empty.");
     if (choice.kind == Kind::kNamed && !exists(choice.name)) {
-        return bad_value("tool_choice", fmt::format("the tool '{}' is not in 'tools'.", choice.name));
+        return bad_value("tool_choice",
+                         fmt::format("the tool '{}' is not in 'tools'.", choice.name));
     }
     for (const std::string& name : choice.allowed) {
-        if (!exists(name)) return bad_value("tool_choice", fmt::format("the tool '{}' is not in 'tools'.", name));
+        if (!exists(name))
+            return bad_value("tool_choice", fmt::format("the tool '{}' is not in 'tools'.", name));
     }
     return {};
 }
@@ -195,7 +210,8 @@ Result<Format> schema_format(const Json& value, const std::string& path) {
     return format;
 }
 
-Result<Format> text_format(Format::Kind kind, const Json& value, const std::string& path, std::string_view syntax = {}) {
+Result<Format> text_format(Format::Kind kind, const Json& value, const std::string& path,
+                           std::string_view syntax = {}) {
     Format format;
     format.kind = kind;
     TRY(format.source, read_string(value, path));
@@ -214,7 +230,8 @@ Result<Format> choice_format(const Json& value, const std::string& path) {
         TRY(const std::string choice, read_string(value.as_array()[i], at_index(path, i)));
         if (i != 0) format.source += '|';
         for (const char c : choice) {
-            if (std::string_view("\\^$.|?*+()[]{}/-").find(c) != std::string_view::npos) format.source += '\\';
+            if (std::string_view("\\^$.|?*+()[]{}/-").find(c) != std::string_view::npos)
+                format.source += '\\';
             format.source += c;
         }
     }
@@ -227,10 +244,12 @@ Result<Format> structured_outputs(const Json& value) {
     if (!value.is_object()) return wrong_type(value, path, "an object");
     Format format;
     std::string_view first;
-    for (const std::string_view name : {"json", "regex", "choice", "grammar", "json_object", "structural_tag"}) {
+    for (const std::string_view name :
+         {"json", "regex", "choice", "grammar", "json_object", "structural_tag"}) {
         const Json* member = given(value, name);
         if (member == nullptr || *member == Json(false)) continue;
-        if (!first.empty()) return bad_value(path, fmt::format("'{}' and '{}' exclude each other.", first, name));
+        if (!first.empty())
+            return bad_value(path, fmt::format("'{}' and '{}' exclude each other.", first, name));
         first = name;
         const std::string member_at = member_path(path, name);
         if (name == "json") {
@@ -264,14 +283,17 @@ Result<model::OutputFormat> parse_response_format(const Json& value) {
     if (type == "json_object") {
         format.kind = Format::Kind::kJsonObject;
         // Some engines take a schema here; an ignored one would be a dropped constraint.
-        if (const Json* schema = given(value, "schema")) return schema_format(*schema, member_path(path, "schema"));
+        if (const Json* schema = given(value, "schema"))
+            return schema_format(*schema, member_path(path, "schema"));
         return format;
     }
     if (type == "structural_tag" || type == "grammar" || type == "regex") {
         return unsupported(type_path, fmt::format("'{}' is not supported here.", type));
     }
     if (type != "json_schema") {
-        return bad_value(type_path, fmt::format("'{}' is not 'text', 'json_object' or 'json_schema'.", type.substr(0, 64)));
+        return bad_value(
+            type_path,
+            fmt::format("'{}' is not 'text', 'json_object' or 'json_schema'.", type.substr(0, 64)));
     }
     const std::string body_path = member_path(path, "json_schema");
     const Json* body = given(value, "json_schema");
@@ -280,7 +302,8 @@ Result<model::OutputFormat> parse_response_format(const Json& value) {
     const Json* schema = given(*body, "schema");
     if (schema == nullptr) return missing(member_path(body_path, "schema"));
     TRY(format, schema_format(*schema, member_path(body_path, "schema")));
-    TRY(format.name, optional_string(*body, "name", body_path));    // OpenAI requires it, no engine needs it
+    TRY(format.name,
+        optional_string(*body, "name", body_path));  // OpenAI requires it, no engine needs it
     if (const Json* strict = given(*body, "strict")) {
         TRY(format.strict, read_bool(*strict, member_path(body_path, "strict")));
     }
@@ -291,9 +314,11 @@ Result<model::OutputFormat> parse_guided(std::string_view name, const Json& valu
     const std::string path(name);
     if (name == "structured_outputs") return structured_outputs(value);
     if (name == "guided_json" || name == "json_schema") return schema_format(value, path);
-    if (name == "guided_regex" || name == "regex") return text_format(Format::Kind::kRegex, value, path);
+    if (name == "guided_regex" || name == "regex")
+        return text_format(Format::Kind::kRegex, value, path);
     if (name == "guided_choice") return choice_format(value, path);
-    if (name == "guided_grammar" || name == "ebnf") return text_format(Format::Kind::kGrammar, value, path, "ebnf");
+    if (name == "guided_grammar" || name == "ebnf")
+        return text_format(Format::Kind::kGrammar, value, path, "ebnf");
     if (name == "grammar") return text_format(Format::Kind::kGrammar, value, path, "gbnf");
     CHECK_MSG(name == "guided_json_object", name);
     Format format;

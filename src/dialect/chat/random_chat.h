@@ -1,4 +1,5 @@
-// Random requests and answers for property tests of this dialect. Tests only. Everything that the wire can carry occurs.
+// Random requests and answers for property tests of this dialect. Tests only. Everything that the
+// wire can carry occurs.
 #pragma once
 
 #include <algorithm>
@@ -16,40 +17,52 @@ class RandomChat {
     explicit RandomChat(std::uint64_t seed) : rng(seed) {}
 
     std::string text(std::size_t max = 8) {
-        static const std::vector<std::string> kWords = {"a",  "\"", "\\", "\n", "\xe4\xbd\xa0", "\xf0\x9f\x98\x80", " ", "{",
-                                                        "\t", "/",  "u0041", "data:", "[DONE]", "\"content\":\"", "\x01", "\xc3\xa9"};
+        static const std::vector<std::string> kWords = {
+            "a",  "\"", "\\",    "\n",    "\xe4\xbd\xa0", "\xf0\x9f\x98\x80", " ",    "{",
+            "\t", "/",  "u0041", "data:", "[DONE]",       "\"content\":\"",   "\x01", "\xc3\xa9"};
         std::string out;
-        for (std::uint64_t k = rng.below(max + 1); k > 0; --k) out += kWords[rng.below(kWords.size())];
+        for (std::uint64_t k = rng.below(max + 1); k > 0; --k)
+            out += kWords[rng.below(kWords.size())];
         return out;
     }
     std::string some_text(std::size_t max = 8) { return "x" + text(max); }
 
     Json json(int depth = 2) {
         switch (rng.below(depth > 0 ? 7 : 5)) {
-            case 0: return {};
-            case 1: return rng.chance(0.5);
-            case 2: return static_cast<std::int64_t>(rng.next()) >> rng.below(64);
-            case 3: return rng.uniform() * 1e6 - 5e5;
-            case 4: return text();
+            case 0:
+                return {};
+            case 1:
+                return rng.chance(0.5);
+            case 2:
+                return static_cast<std::int64_t>(rng.next()) >> rng.below(64);
+            case 3:
+                return rng.uniform() * 1e6 - 5e5;
+            case 4:
+                return text();
             case 5: {
                 Json::Array array;
                 for (std::uint64_t k = rng.below(4); k > 0; --k) array.push_back(json(depth - 1));
                 return array;
             }
-            default: return object(depth);
+            default:
+                return object(depth);
         }
     }
     Json object(int depth = 2) {
         Json::Object object;
-        for (std::uint64_t k = rng.below(4); k > 0; --k) object.emplace_back(some_text() + std::to_string(k), json(depth - 1));
+        for (std::uint64_t k = rng.below(4); k > 0; --k)
+            object.emplace_back(some_text() + std::to_string(k), json(depth - 1));
         return object;
     }
 
     model::Request request() {
         switch (rng.below(4)) {
-            case 0: return completion();
-            case 1: return embeddings();
-            default: return chat();
+            case 0:
+                return completion();
+            case 1:
+                return embeddings();
+            default:
+                return chat();
         }
     }
 
@@ -75,7 +88,8 @@ class RandomChat {
         maybe(s.repetition_penalty, rng.uniform() + 0.001);
         maybe(s.seed, rng.next());
         for (std::uint64_t k = rng.below(3); k > 0; --k) {
-            s.logit_bias.emplace_back(static_cast<TokenId>(s.logit_bias.size() * 7 + rng.below(7)), static_cast<float>(rng.uniform() * 200 - 100));
+            s.logit_bias.emplace_back(static_cast<TokenId>(s.logit_bias.size() * 7 + rng.below(7)),
+                                      static_cast<float>(rng.uniform() * 200 - 100));
         }
         maybe(r.max_output_tokens, static_cast<TokenCount>(1 + rng.below(1u << 20)));
         r.n = static_cast<std::uint32_t>(1 + rng.below(16));
@@ -85,7 +99,7 @@ class RandomChat {
         r.logprobs = rng.chance(0.3);
         if (r.logprobs) r.top_logprobs = static_cast<std::uint32_t>(rng.below(21));
         r.stream = rng.chance(0.5);
-        r.include_usage = r.stream;    // write_request always asks for it
+        r.include_usage = r.stream;  // write_request always asks for it
         if (rng.chance(0.3)) r.user = some_text();
         if (rng.chance(0.3)) r.affinity_key = some_text();
         r.format = format();
@@ -101,7 +115,9 @@ class RandomChat {
         model::OutputFormat f;
         using Kind = model::OutputFormat::Kind;
         switch (rng.below(8)) {
-            case 0: f.kind = Kind::kJsonObject; break;
+            case 0:
+                f.kind = Kind::kJsonObject;
+                break;
             case 1:
                 f.kind = Kind::kJsonSchema;
                 f.schema = object();
@@ -117,7 +133,8 @@ class RandomChat {
                 f.source = some_text();
                 f.syntax = rng.chance(0.5) ? "gbnf" : "ebnf";
                 break;
-            default: break;
+            default:
+                break;
         }
         return f;
     }
@@ -127,7 +144,9 @@ class RandomChat {
         m.role = static_cast<model::Role>(rng.below(5));
         for (std::uint64_t k = rng.below(4); k > 0; --k) {
             switch (rng.below(4)) {
-                case 0: m.parts.emplace_back(model::RefusalPart{text()}); break;
+                case 0:
+                    m.parts.emplace_back(model::RefusalPart{text()});
+                    break;
                 case 1: {
                     model::ImagePart image;
                     if (rng.chance(0.5)) {
@@ -140,7 +159,8 @@ class RandomChat {
                     m.parts.emplace_back(std::move(image));
                     break;
                 }
-                default: m.parts.emplace_back(model::TextPart{text()});
+                default:
+                    m.parts.emplace_back(model::TextPart{text()});
             }
         }
         if (rng.chance(0.2)) m.name = some_text();
@@ -148,7 +168,9 @@ class RandomChat {
         if (m.role == model::Role::kAssistant) {
             if (rng.chance(0.3)) m.reasoning = some_text();
             for (std::uint64_t k = rng.below(3); k > 0; --k) {
-                m.tool_calls.push_back({.id = rng.chance(0.9) ? some_text() : "", .name = some_text(), .arguments = text()});
+                m.tool_calls.push_back({.id = rng.chance(0.9) ? some_text() : "",
+                                        .name = some_text(),
+                                        .arguments = text()});
                 m.tool_calls.back().custom = rng.chance(0.2);
             }
         }
@@ -175,8 +197,10 @@ class RandomChat {
         using Kind = model::ToolChoice::Kind;
         if (!r.tools.empty()) {
             r.tool_choice.kind = static_cast<Kind>(rng.below(4));
-            if (r.tool_choice.kind == Kind::kNamed) r.tool_choice.name = r.tools[0].name;
-            else if (rng.chance(0.3)) r.tool_choice.allowed = {r.tools.back().name};
+            if (r.tool_choice.kind == Kind::kNamed)
+                r.tool_choice.name = r.tools[0].name;
+            else if (rng.chance(0.3))
+                r.tool_choice.allowed = {r.tools.back().name};
         }
         r.parallel_tool_calls = rng.chance(0.8);
         if (rng.chance(0.3)) r.reasoning_effort = "high";
@@ -188,8 +212,10 @@ class RandomChat {
 
     void prompts(model::Request& r, bool empty_allowed) {
         for (std::uint64_t k = 1 + rng.below(3); k > 0; --k) {
-            if (rng.chance(0.5)) r.prompts.emplace_back(empty_allowed ? text() : some_text());
-            else r.prompts.emplace_back(ids(1 + rng.below(4)));
+            if (rng.chance(0.5))
+                r.prompts.emplace_back(empty_allowed ? text() : some_text());
+            else
+                r.prompts.emplace_back(ids(1 + rng.below(4)));
         }
     }
 
@@ -215,7 +241,8 @@ class RandomChat {
     }
 };
 
-// A whole answer of up to 3 choices, their events interleaved, ended by Done or (one time in eight) Failed.
+// A whole answer of up to 3 choices, their events interleaved, ended by Done or (one time in eight)
+// Failed.
 inline std::vector<model::Event> RandomChat::answer(bool logprobs, bool chat) {
     std::vector<model::Event> out = {model::Start{}};
     const auto choices = static_cast<std::uint32_t>(1 + rng.below(3));
@@ -225,7 +252,8 @@ inline std::vector<model::Event> RandomChat::answer(bool logprobs, bool chat) {
         model::TokenLogprob e{-1, -static_cast<float>(rng.uniform()), some_text(1), {}};
         for (std::uint64_t k = rng.below(3); k > 0; --k) {
             // Completions key alternatives by their text: equal ones are one.
-            e.top.push_back({-1, -static_cast<float>(rng.uniform()), std::to_string(k) + (rng.chance(0.2) ? "\xe4\xbd" : text(1))});
+            e.top.push_back({-1, -static_cast<float>(rng.uniform()),
+                             std::to_string(k) + (rng.chance(0.2) ? "\xe4\xbd" : text(1))});
         }
         return e;
     };
@@ -233,20 +261,30 @@ inline std::vector<model::Event> RandomChat::answer(bool logprobs, bool chat) {
         const auto c = static_cast<std::uint32_t>(rng.below(choices));
         if (!open[c]) continue;
         switch (chat ? rng.below(5) : 4) {
-            case 0: out.emplace_back(model::ReasoningDelta{c, some_text(), 1}); break;
-            case 1: {    // a call whole: fragments follow each other
+            case 0:
+                out.emplace_back(model::ReasoningDelta{c, some_text(), 1});
+                break;
+            case 1: {  // a call whole: fragments follow each other
                 const bool custom = rng.chance(0.2);
                 const std::uint32_t index = calls[c]++;
                 const std::string id = "call_" + std::to_string(c) + "_" + std::to_string(index);
-                out.emplace_back(model::ToolCallDelta{.choice = c, .index = index, .id = id, .name = some_text(), .arguments = text(), .custom = custom});
+                out.emplace_back(model::ToolCallDelta{.choice = c,
+                                                      .index = index,
+                                                      .id = id,
+                                                      .name = some_text(),
+                                                      .arguments = text(),
+                                                      .custom = custom});
                 for (std::uint64_t k = 1 + rng.below(3); k > 0; --k) {
-                    out.emplace_back(model::ToolCallDelta{.choice = c, .index = index, .arguments = some_text(), .custom = custom});
+                    out.emplace_back(model::ToolCallDelta{
+                        .choice = c, .index = index, .arguments = some_text(), .custom = custom});
                 }
                 break;
             }
             default: {
-                model::TextDelta delta{.choice = c, .text = some_text(), .logprobs = {}, .tokens = 1};
-                for (std::uint64_t k = logprobs ? rng.below(3) : 0; k > 0; --k) delta.logprobs.push_back(entry());
+                model::TextDelta delta{
+                    .choice = c, .text = some_text(), .logprobs = {}, .tokens = 1};
+                for (std::uint64_t k = logprobs ? rng.below(3) : 0; k > 0; --k)
+                    delta.logprobs.push_back(entry());
                 out.emplace_back(std::move(delta));
             }
         }

@@ -12,12 +12,14 @@ namespace {
 constexpr float kLeastLogprob = -9999.0f;
 
 void write_logprob(JsonWriter& w, float logprob) {
-    if (std::isnan(logprob)) w.null();
-    else w.value(std::max(logprob, kLeastLogprob));
+    if (std::isnan(logprob))
+        w.null();
+    else
+        w.value(std::max(logprob, kLeastLogprob));
 }
 
 void write_token(JsonWriter& w, std::string_view bytes, float logprob) {
-    w.key("token").value(bytes);    // the writer replaces what is not UTF-8
+    w.key("token").value(bytes);  // the writer replaces what is not UTF-8
     w.key("logprob");
     write_logprob(w, logprob);
     w.key("bytes").begin_array();
@@ -26,17 +28,22 @@ void write_token(JsonWriter& w, std::string_view bytes, float logprob) {
 }
 
 std::size_t characters(std::string_view text) {
-    return static_cast<std::size_t>(std::ranges::count_if(text, [](char c) { return (c & 0xc0) != 0x80; }));
+    return static_cast<std::size_t>(
+        std::ranges::count_if(text, [](char c) { return (c & 0xc0) != 0x80; }));
 }
 
 }  // namespace
 
 std::string_view finish_name(model::FinishReason reason) {
     switch (reason) {
-        case model::FinishReason::kStop: return "stop";
-        case model::FinishReason::kLength: return "length";
-        case model::FinishReason::kToolCalls: return "tool_calls";
-        case model::FinishReason::kContentFilter: return "content_filter";
+        case model::FinishReason::kStop:
+            return "stop";
+        case model::FinishReason::kLength:
+            return "length";
+        case model::FinishReason::kToolCalls:
+            return "tool_calls";
+        case model::FinishReason::kContentFilter:
+            return "content_filter";
     }
     return "stop";
 }
@@ -45,9 +52,16 @@ void write_usage(JsonWriter& w, const model::Usage& usage) {
     w.begin_object();
     w.member("prompt_tokens", usage.prompt_tokens);
     w.member("completion_tokens", usage.completion_tokens);
-    w.member("total_tokens", static_cast<std::uint64_t>(usage.prompt_tokens) + usage.completion_tokens);
-    w.key("prompt_tokens_details").begin_object().member("cached_tokens", usage.cached_tokens).end_object();
-    w.key("completion_tokens_details").begin_object().member("reasoning_tokens", usage.reasoning_tokens).end_object();
+    w.member("total_tokens",
+             static_cast<std::uint64_t>(usage.prompt_tokens) + usage.completion_tokens);
+    w.key("prompt_tokens_details")
+        .begin_object()
+        .member("cached_tokens", usage.cached_tokens)
+        .end_object();
+    w.key("completion_tokens_details")
+        .begin_object()
+        .member("reasoning_tokens", usage.reasoning_tokens)
+        .end_object();
     w.end_object();
 }
 
@@ -78,7 +92,9 @@ std::string printable_token(std::string_view bytes) {
     return out;
 }
 
-std::size_t write_completion_logprobs(JsonWriter& w, const std::vector<model::TokenLogprob>& entries, std::size_t offset) {
+std::size_t write_completion_logprobs(JsonWriter& w,
+                                      const std::vector<model::TokenLogprob>& entries,
+                                      std::size_t offset) {
     w.begin_object();
     w.key("tokens").begin_array();
     for (const auto& entry : entries) w.value(printable_token(entry.bytes));

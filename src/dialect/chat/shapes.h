@@ -14,12 +14,16 @@ namespace nereid::dialect::chat {
 std::string_view finish_name(model::FinishReason reason);
 void write_usage(JsonWriter& w, const model::Usage& usage);
 
-// The entries of `logprobs.content` (A46), one object per token: a byte token is sanitised text plus its bytes (A45).
+// The entries of `logprobs.content` (A46), one object per token: a byte token is sanitised text
+// plus its bytes (A45).
 void write_chat_logprobs(JsonWriter& w, const std::vector<model::TokenLogprob>& entries);
 
-// The completions shape {tokens, token_logprobs, top_logprobs, text_offset}. `offset` is the first token's, in characters
-// of the choice's text; returns the next one's. A NaN logprob is null (the first token of an echoed prompt, A49).
-std::size_t write_completion_logprobs(JsonWriter& w, const std::vector<model::TokenLogprob>& entries, std::size_t offset);
+// The completions shape {tokens, token_logprobs, top_logprobs, text_offset}. `offset` is the first
+// token's, in characters of the choice's text; returns the next one's. A NaN logprob is null (the
+// first token of an echoed prompt, A49).
+std::size_t write_completion_logprobs(JsonWriter& w,
+                                      const std::vector<model::TokenLogprob>& entries,
+                                      std::size_t offset);
 
 // As OpenAI prints a token: its text, or "bytes:\xe4\xbd" for a fragment of a character.
 std::string printable_token(std::string_view bytes);

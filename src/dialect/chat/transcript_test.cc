@@ -24,8 +24,10 @@ std::vector<Section> read_sections(const std::string& path) {
         const std::size_t end = std::min(all.find('\n', at), all.size());
         const std::string line = all.substr(at, end - at);
         at = end + 1;
-        if (line.starts_with("=== ")) sections.push_back({line.substr(4), ""});
-        else sections.back().text += line + "\n";
+        if (line.starts_with("=== "))
+            sections.push_back({line.substr(4), ""});
+        else
+            sections.back().text += line + "\n";
     }
     return sections;
 }
@@ -68,7 +70,8 @@ std::vector<model::TokenLogprob> logprobs_of(const Json* list) {
     for (const Json& from : list->as_array()) {
         model::TokenLogprob entry{-1, number_of(from, "logprob"), token_of(from), {}};
         if (const Json* top = from.find("top")) {
-            for (const Json& t : top->as_array()) entry.top.push_back({-1, number_of(t, "logprob"), token_of(t)});
+            for (const Json& t : top->as_array())
+                entry.top.push_back({-1, number_of(t, "logprob"), token_of(t)});
         }
         out.push_back(std::move(entry));
     }
@@ -89,7 +92,9 @@ ResponseMeta meta_of(const Json& json) {
     meta.model = text_of(json, "model");
     meta.created = count_of(json, "created");
     meta.system_fingerprint = text_of(json, "system_fingerprint");
-    const auto flag = [&](std::string_view name) { return json.find(name) != nullptr && json.find(name)->as_bool(); };
+    const auto flag = [&](std::string_view name) {
+        return json.find(name) != nullptr && json.find(name)->as_bool();
+    };
     meta.include_usage = flag("include_usage");
     meta.logprobs = flag("logprobs");
     if (json.find("n") != nullptr) meta.n = count_of(json, "n");
@@ -110,28 +115,36 @@ model::Event event_of(const std::string& name, const Json& json) {
     const std::uint32_t choice = count_of(json, "choice");
     if (name == "start") return model::Start{};
     if (name == "text") {
-        return model::TextDelta{choice, text_of(json, "text"), logprobs_of(json.find("logprobs")), count_of(json, "tokens")};
+        return model::TextDelta{choice, text_of(json, "text"), logprobs_of(json.find("logprobs")),
+                                count_of(json, "tokens")};
     }
-    if (name == "reasoning") return model::ReasoningDelta{choice, text_of(json, "text"), count_of(json, "tokens")};
+    if (name == "reasoning")
+        return model::ReasoningDelta{choice, text_of(json, "text"), count_of(json, "tokens")};
     if (name == "call") {
-        model::ToolCallDelta call{.choice = choice, .index = count_of(json, "index"), .id = text_of(json, "id")};
+        model::ToolCallDelta call{
+            .choice = choice, .index = count_of(json, "index"), .id = text_of(json, "id")};
         call.name = text_of(json, "name");
         call.arguments = text_of(json, "arguments");
         call.custom = json.find("custom") != nullptr && json.find("custom")->as_bool();
         return call;
     }
-    if (name == "end") return model::ChoiceEnd{choice, reason_of(text_of(json, "reason")), text_of(json, "stop_sequence")};
+    if (name == "end")
+        return model::ChoiceEnd{choice, reason_of(text_of(json, "reason")),
+                                text_of(json, "stop_sequence")};
     if (name == "embedding") {
         model::EmbeddingOut out{.index = count_of(json, "index"), .values = {}};
-        for (const Json& v : json.find("values")->as_array()) out.values.push_back(static_cast<float>(v.as_double()));
+        for (const Json& v : json.find("values")->as_array())
+            out.values.push_back(static_cast<float>(v.as_double()));
         return out;
     }
     if (name == "done") {
-        return model::Done{{count_of(json, "prompt_tokens"), count_of(json, "cached_tokens"), count_of(json, "completion_tokens"),
+        return model::Done{{count_of(json, "prompt_tokens"), count_of(json, "cached_tokens"),
+                            count_of(json, "completion_tokens"),
                             count_of(json, "reasoning_tokens")}};
     }
     CHECK_MSG(name == "failed", name);
-    return model::Failed{{code_from_name(text_of(json, "code")), text_of(json, "message"), text_of(json, "param")}};
+    return model::Failed{
+        {code_from_name(text_of(json, "code")), text_of(json, "message"), text_of(json, "param")}};
 }
 
 void write_logprobs(JsonWriter& w, const std::vector<model::TokenLogprob>& list) {
@@ -168,8 +181,10 @@ Script read_script(const std::string& text) {
         CHECK_MSG(space != std::string::npos, line);
         const auto json = Json::parse(line.substr(space + 1));
         CHECK_MSG(json.ok(), line);
-        if (line.starts_with("meta ")) script.meta = meta_of(*json);
-        else script.events.push_back(event_of(line.substr(0, space), *json));
+        if (line.starts_with("meta "))
+            script.meta = meta_of(*json);
+        else
+            script.events.push_back(event_of(line.substr(0, space), *json));
     }
     return script;
 }
@@ -195,12 +210,17 @@ std::string to_line(const model::Event& event) {
             }
             if constexpr (std::is_same_v<T, model::ToolCallDelta>) {
                 name = "call";
-                w.member("choice", e.choice).member("index", e.index).member("id", e.id).member("name", e.name);
+                w.member("choice", e.choice)
+                    .member("index", e.index)
+                    .member("id", e.id)
+                    .member("name", e.name);
                 w.member("arguments", e.arguments).member("custom", e.custom);
             }
             if constexpr (std::is_same_v<T, model::ChoiceEnd>) {
                 name = "end";
-                w.member("choice", e.choice).member("reason", static_cast<int>(e.reason)).member("stop_sequence", e.stop_sequence);
+                w.member("choice", e.choice)
+                    .member("reason", static_cast<int>(e.reason))
+                    .member("stop_sequence", e.stop_sequence);
             }
             if constexpr (std::is_same_v<T, model::EmbeddingOut>) {
                 name = "embedding";
@@ -210,12 +230,16 @@ std::string to_line(const model::Event& event) {
             }
             if constexpr (std::is_same_v<T, model::Done>) {
                 name = "done";
-                w.member("prompt_tokens", e.usage.prompt_tokens).member("cached_tokens", e.usage.cached_tokens);
-                w.member("completion_tokens", e.usage.completion_tokens).member("reasoning_tokens", e.usage.reasoning_tokens);
+                w.member("prompt_tokens", e.usage.prompt_tokens)
+                    .member("cached_tokens", e.usage.cached_tokens);
+                w.member("completion_tokens", e.usage.completion_tokens)
+                    .member("reasoning_tokens", e.usage.reasoning_tokens);
             }
             if constexpr (std::is_same_v<T, model::Failed>) {
                 name = "failed";
-                w.member("code", code_info(e.error.code).name).member("message", e.error.message).member("param", e.error.param);
+                w.member("code", code_info(e.error.code).name)
+                    .member("message", e.error.message)
+                    .member("param", e.error.param);
             }
         },
         event);
@@ -228,7 +252,8 @@ std::vector<model::Event> normal_form(const std::vector<model::Event>& events) {
     // Neighbouring deltas of the same kind and place become one.
     const auto merge = [&out]<class T>(const T& e, auto same, auto append) {
         if (!out.empty()) {
-            if (T* last = std::get_if<T>(&out.back()); last != nullptr && same(*last)) return append(*last);
+            if (T* last = std::get_if<T>(&out.back()); last != nullptr && same(*last))
+                return append(*last);
         }
         out.emplace_back(e);
     };
@@ -236,17 +261,25 @@ std::vector<model::Event> normal_form(const std::vector<model::Event>& events) {
         if (const auto* t = std::get_if<model::TextDelta>(&event)) {
             model::TextDelta plain = *t;
             plain.tokens = 0;
-            merge(plain, [&](const auto& last) { return last.choice == t->choice; },
-                  [&](auto& last) {
-                      last.text += t->text;
-                      last.logprobs.insert(last.logprobs.end(), t->logprobs.begin(), t->logprobs.end());
-                  });
+            merge(
+                plain, [&](const auto& last) { return last.choice == t->choice; },
+                [&](auto& last) {
+                    last.text += t->text;
+                    last.logprobs.insert(last.logprobs.end(), t->logprobs.begin(),
+                                         t->logprobs.end());
+                });
         } else if (const auto* r = std::get_if<model::ReasoningDelta>(&event)) {
-            merge(model::ReasoningDelta{r->choice, r->text, 0}, [&](const auto& last) { return last.choice == r->choice; },
-                  [&](auto& last) { last.text += r->text; });
+            merge(
+                model::ReasoningDelta{r->choice, r->text, 0},
+                [&](const auto& last) { return last.choice == r->choice; },
+                [&](auto& last) { last.text += r->text; });
         } else if (const auto* c = std::get_if<model::ToolCallDelta>(&event)) {
-            merge(*c, [&](const auto& last) { return last.choice == c->choice && last.index == c->index; },
-                  [&](auto& last) { last.arguments += c->arguments; });
+            merge(
+                *c,
+                [&](const auto& last) {
+                    return last.choice == c->choice && last.index == c->index;
+                },
+                [&](auto& last) { last.arguments += c->arguments; });
         } else if (!std::holds_alternative<model::Start>(event)) {
             out.push_back(event);
         }
@@ -295,7 +328,8 @@ TEST(Golden, Events) {
         const Script script = read_script(sections[0].text);
         ASSERT_GE(sections.size(), 2u);
         for (const Section& section : sections) {
-            if (section.name == "stream") EXPECT_EQ(stream_of(script), trimmed(section.text) + "\n\n");
+            if (section.name == "stream")
+                EXPECT_EQ(stream_of(script), trimmed(section.text) + "\n\n");
             if (section.name == "body") EXPECT_EQ(body_of(script), trimmed(section.text));
         }
     }

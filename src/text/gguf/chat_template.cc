@@ -22,9 +22,10 @@ using jinja::value_array;
 using jinja::value_object;
 using jinja::value_string;
 
-constexpr std::string_view kGuard = "\xEF\xB7\x90";          // U+FDD0
-constexpr std::string_view kReplacement = "\xEF\xBF\xBD";    // U+FFFD
-constexpr std::string_view kRaised = "Jinja Exception: ";    // what raise_exception() of a template prefixes
+constexpr std::string_view kGuard = "\xEF\xB7\x90";        // U+FDD0
+constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
+constexpr std::string_view kRaised =
+    "Jinja Exception: ";  // what raise_exception() of a template prefixes
 
 std::string without_guards(std::string_view text) {
     std::string out;
@@ -37,7 +38,8 @@ std::string without_guards(std::string_view text) {
     }
 }
 
-// Makes template values of the caller's data. Everything here is input: marked, and guarded against control tokens.
+// Makes template values of the caller's data. Everything here is input: marked, and guarded against
+// control tokens.
 class InputValues {
   public:
     explicit InputValues(const Vocabulary& vocabulary) : vocabulary_(vocabulary) {}
@@ -69,7 +71,8 @@ class InputValues {
                 return array;
             } else {
                 auto object = mk_val<value_object>();
-                for (const auto& [name, member] : held) object->insert(guarded(name), this->json(member));
+                for (const auto& [name, member] : held)
+                    object->insert(guarded(name), this->json(member));
                 return object;
             }
         });
@@ -99,7 +102,7 @@ class InputValues {
     }
 
   private:
-    static std::size_t character_size(char lead) {    // of valid UTF-8
+    static std::size_t character_size(char lead) {  // of valid UTF-8
         const auto b = static_cast<unsigned char>(lead);
         return b < 0x80 ? 1 : b < 0xe0 ? 2 : b < 0xf0 ? 3 : 4;
     }
@@ -118,7 +121,7 @@ std::string joined_text(const model::Message& message) {
         if (const auto* plain = std::get_if<model::TextPart>(&part)) piece = &plain->text;
         if (const auto* refusal = std::get_if<model::RefusalPart>(&part)) piece = &refusal->text;
         if (piece == nullptr) continue;
-        if (!first) text += '\n';    // as vLLM and llama.cpp join parts
+        if (!first) text += '\n';  // as vLLM and llama.cpp join parts
         text += *piece;
         first = false;
     }
@@ -143,8 +146,8 @@ class JinjaTemplate final : public ChatTemplate {
     bool supports_tools() const override { return caps_.supports_tools; }
 
   private:
-    // What the template can show, found out by rendering probes. One that fails on a probe may still serve requests; then
-    // it is trusted with plain messages only.
+    // What the template can show, found out by rendering probes. One that fails on a probe may
+    // still serve requests; then it is trusted with plain messages only.
     jinja::caps capabilities() {
         try {
             return jinja::caps_get(program_);
@@ -159,7 +162,8 @@ class JinjaTemplate final : public ChatTemplate {
     Result<void> check(const model::Request& request) const;
     value messages(const model::Request& request, const InputValues& input) const;
     value message(const model::Message& message, const InputValues& input) const;
-    value content(const model::Message& message, const std::string& before, const InputValues& input) const;
+    value content(const model::Message& message, const std::string& before,
+                  const InputValues& input) const;
     value tool_calls(const model::Message& message, const InputValues& input) const;
     value tools(const model::Request& request, const InputValues& input) const;
     std::string role(model::Role role) const;
@@ -173,23 +177,28 @@ class JinjaTemplate final : public ChatTemplate {
     bool knows_developer_ = false;
 };
 
-constexpr std::array<std::string_view, 5> kReserved = {"messages", "tools", "add_generation_prompt", "bos_token",
-                                                       "eos_token"};
+constexpr std::array<std::string_view, 5> kReserved = {"messages", "tools", "add_generation_prompt",
+                                                       "bos_token", "eos_token"};
 
 Result<void> JinjaTemplate::check(const model::Request& request) const {
-    if (request.messages.empty()) return err(Code::kInvalidArgument, "messages is empty", "messages");
+    if (request.messages.empty())
+        return err(Code::kInvalidArgument, "messages is empty", "messages");
     for (std::size_t i = 0; i < request.messages.size(); ++i) {
         for (const model::Part& part : request.messages[i].parts) {
             if (!std::holds_alternative<model::ImagePart>(part)) continue;
-            return err(Code::kUnsupported, "this model takes no images", "messages[" + std::to_string(i) + "].content");
+            return err(Code::kUnsupported, "this model takes no images",
+                       "messages[" + std::to_string(i) + "].content");
         }
     }
-    const bool wants_tools = !request.tools.empty() && request.tool_choice.kind != model::ToolChoice::Kind::kNone;
+    const bool wants_tools =
+        !request.tools.empty() && request.tool_choice.kind != model::ToolChoice::Kind::kNone;
     if (wants_tools && !caps_.supports_tools) {
-        return err(Code::kUnsupported, "this model's chat template has no place for tools", "tools");
+        return err(Code::kUnsupported, "this model's chat template has no place for tools",
+                   "tools");
     }
     if (!request.template_args.is_null() && !request.template_args.is_object()) {
-        return err(Code::kInvalidArgument, "chat_template_kwargs must be an object", "chat_template_kwargs");
+        return err(Code::kInvalidArgument, "chat_template_kwargs must be an object",
+                   "chat_template_kwargs");
     }
     for (const std::string_view name : kReserved) {
         if (request.template_args.find(name) == nullptr) continue;
@@ -201,17 +210,23 @@ Result<void> JinjaTemplate::check(const model::Request& request) const {
 
 std::string JinjaTemplate::role(model::Role role) const {
     switch (role) {
-        case model::Role::kSystem: return "system";
-        case model::Role::kDeveloper: return knows_developer_ ? "developer" : "system";    // A71
-        case model::Role::kUser: return "user";
-        case model::Role::kAssistant: return "assistant";
-        case model::Role::kTool: return "tool";
+        case model::Role::kSystem:
+            return "system";
+        case model::Role::kDeveloper:
+            return knows_developer_ ? "developer" : "system";  // A71
+        case model::Role::kUser:
+            return "user";
+        case model::Role::kAssistant:
+            return "assistant";
+        case model::Role::kTool:
+            return "tool";
     }
     return "user";
 }
 
-value JinjaTemplate::content(const model::Message& message, const std::string& before, const InputValues& input) const {
-    std::string text = joined_text(message);    // "" for null and absent content (A69, A70)
+value JinjaTemplate::content(const model::Message& message, const std::string& before,
+                             const InputValues& input) const {
+    std::string text = joined_text(message);  // "" for null and absent content (A69, A70)
     if (!before.empty()) text = text.empty() ? before : before + "\n" + text;
     if (caps_.supports_string_content) return input.text(text);
     auto part = mk_val<value_object>();
@@ -222,7 +237,8 @@ value JinjaTemplate::content(const model::Message& message, const std::string& b
     return parts;
 }
 
-// Arguments are the model's own bytes. Templates that walk them need an object; broken JSON (A101) becomes one.
+// Arguments are the model's own bytes. Templates that walk them need an object; broken JSON (A101)
+// becomes one.
 value JinjaTemplate::tool_calls(const model::Message& message, const InputValues& input) const {
     auto calls = mk_val<value_array>();
     for (const model::ToolCall& call : message.tool_calls) {
@@ -231,9 +247,12 @@ value JinjaTemplate::tool_calls(const model::Message& message, const InputValues
         if (caps_.supports_object_arguments) {
             const auto parsed = Json::parse(call.arguments.empty() ? "{}" : call.arguments);
             const bool usable = !call.custom && parsed.ok() && parsed->is_object();
-            function->insert("arguments", input.json(usable ? *parsed : Json(Json::Object{{"input", call.arguments}})));
+            function->insert(
+                "arguments",
+                input.json(usable ? *parsed : Json(Json::Object{{"input", call.arguments}})));
         } else {
-            function->insert("arguments", input.text(call.arguments.empty() ? "{}" : call.arguments));
+            function->insert("arguments",
+                             input.text(call.arguments.empty() ? "{}" : call.arguments));
         }
         auto object = mk_val<value_object>();
         object->insert("id", input.text(call.id));
@@ -244,14 +263,16 @@ value JinjaTemplate::tool_calls(const model::Message& message, const InputValues
     return calls;
 }
 
-// For templates that cannot show calls: the usual notation inside the text, so that nothing of the history is lost.
+// For templates that cannot show calls: the usual notation inside the text, so that nothing of the
+// history is lost.
 std::string calls_as_text(const model::Message& message) {
     std::string text;
     for (const model::ToolCall& call : message.tool_calls) {
         if (!text.empty()) text += '\n';
         text += "<tool_call>\n{\"name\": ";
         append_json_string(text, call.name);
-        text += ", \"arguments\": " + (call.arguments.empty() ? "{}" : call.arguments) + "}\n</tool_call>";
+        text += ", \"arguments\": " + (call.arguments.empty() ? "{}" : call.arguments) +
+                "}\n</tool_call>";
     }
     return text;
 }
@@ -263,21 +284,24 @@ value JinjaTemplate::message(const model::Message& message, const InputValues& i
     if (!message.tool_calls.empty() && !show_calls) {
         model::Message flat = message;
         flat.parts.push_back(model::TextPart{calls_as_text(message)});
-        if (joined_text(message).empty()) flat.parts.erase(flat.parts.begin(), flat.parts.end() - 1);
+        if (joined_text(message).empty())
+            flat.parts.erase(flat.parts.begin(), flat.parts.end() - 1);
         object->insert("content", content(flat, "", input));
     } else {
         object->insert("content", content(message, "", input));
     }
     if (show_calls) object->insert("tool_calls", tool_calls(message, input));
-    if (!message.reasoning.empty()) object->insert("reasoning_content", input.text(message.reasoning));
+    if (!message.reasoning.empty())
+        object->insert("reasoning_content", input.text(message.reasoning));
     if (!message.name.empty()) object->insert("name", input.text(message.name));
-    if (!message.tool_call_id.empty()) object->insert("tool_call_id", input.text(message.tool_call_id));
+    if (!message.tool_call_id.empty())
+        object->insert("tool_call_id", input.text(message.tool_call_id));
     return object;
 }
 
 value JinjaTemplate::messages(const model::Request& request, const InputValues& input) const {
     auto list = mk_val<value_array>();
-    std::string system;    // waits for a user turn where the template has no system role
+    std::string system;  // waits for a user turn where the template has no system role
     for (const model::Message& from : request.messages) {
         const bool is_system = role(from.role) == "system";
         if (is_system && !caps_.supports_system_role) {
@@ -293,7 +317,8 @@ value JinjaTemplate::messages(const model::Request& request, const InputValues& 
         list->push_back(std::move(to));
     }
     if (!system.empty()) {
-        list->push_back(message({.role = model::Role::kUser, .parts = {model::TextPart{system}}}, input));
+        list->push_back(
+            message({.role = model::Role::kUser, .parts = {model::TextPart{system}}}, input));
     }
     return list;
 }
@@ -302,7 +327,8 @@ value JinjaTemplate::tools(const model::Request& request, const InputValues& inp
     auto list = mk_val<value_array>();
     for (const model::Tool& tool : request.tools) {
         if (!request.tool_choice.allowed.empty() &&
-            std::ranges::find(request.tool_choice.allowed, tool.name) == request.tool_choice.allowed.end()) {
+            std::ranges::find(request.tool_choice.allowed, tool.name) ==
+                request.tool_choice.allowed.end()) {
             continue;
         }
         auto function = mk_val<value_object>();
@@ -310,9 +336,10 @@ value JinjaTemplate::tools(const model::Request& request, const InputValues& inp
         function->insert("description", input.text(tool.description));
         Json parameters = tool.parameters;
         if (tool.custom) {
-            parameters = Json(Json::Object{{"type", "object"},
-                                           {"properties", Json::Object{{"input", Json::Object{{"type", "string"}}}}},
-                                           {"required", Json::Array{"input"}}});
+            parameters = Json(Json::Object{
+                {"type", "object"},
+                {"properties", Json::Object{{"input", Json::Object{{"type", "string"}}}}},
+                {"required", Json::Array{"input"}}});
         } else if (!parameters.is_object()) {
             parameters = Json(Json::Object{{"type", "object"}, {"properties", Json::Object{}}});
         }
@@ -327,7 +354,7 @@ value JinjaTemplate::tools(const model::Request& request, const InputValues& inp
 
 RenderedPrompt JinjaTemplate::encode(const std::vector<jinja::string_part>& parts) const {
     RenderedPrompt prompt;
-    std::string plain;    // since the last control token; guards are still inside
+    std::string plain;  // since the last control token; guards are still inside
     bool strip_next = false;
     const auto flush = [&](bool strip_right) {
         std::string text = without_guards(plain);
@@ -362,13 +389,15 @@ RenderedPrompt JinjaTemplate::encode(const std::vector<jinja::string_part>& part
         plain.append(part.val, from);
     }
     flush(false);
-    if (vocabulary_->adds_bos() && (prompt.tokens.empty() || prompt.tokens.front() != vocabulary_->bos())) {
+    if (vocabulary_->adds_bos() &&
+        (prompt.tokens.empty() || prompt.tokens.front() != vocabulary_->bos())) {
         prompt.tokens.insert(prompt.tokens.begin(), vocabulary_->bos());
     }
     return prompt;
 }
 
-// The engine wraps each exception into a description with the template's source; the caller needs the last line.
+// The engine wraps each exception into a description with the template's source; the caller needs
+// the last line.
 std::string last_line_of(std::string_view what) {
     const std::size_t raised = what.rfind(kRaised);
     if (raised != std::string_view::npos) return std::string(what.substr(raised + kRaised.size()));
@@ -385,12 +414,16 @@ Result<RenderedPrompt> JinjaTemplate::render(const model::Request& request) cons
         if (!request.tools.empty() && request.tool_choice.kind != model::ToolChoice::Kind::kNone) {
             context.set_val("tools", tools(request, input));
         }
-        context.set_val("bos_token", own(std::string(vocabulary_->piece(vocabulary_->bos(), Special::kParse))));
-        context.set_val("eos_token", own(std::string(vocabulary_->piece(vocabulary_->eos(), Special::kParse))));
-        context.set_val("add_generation_prompt", mk_val<jinja::value_bool>(request.add_generation_prompt));
+        context.set_val("bos_token",
+                        own(std::string(vocabulary_->piece(vocabulary_->bos(), Special::kParse))));
+        context.set_val("eos_token",
+                        own(std::string(vocabulary_->piece(vocabulary_->eos(), Special::kParse))));
+        context.set_val("add_generation_prompt",
+                        mk_val<jinja::value_bool>(request.add_generation_prompt));
         if (!request.reasoning_effort.empty()) {
             context.set_val("reasoning_effort", input.text(request.reasoning_effort));
-            context.set_val("enable_thinking", mk_val<jinja::value_bool>(request.reasoning_effort != "none"));
+            context.set_val("enable_thinking",
+                            mk_val<jinja::value_bool>(request.reasoning_effort != "none"));
         }
         if (request.template_args.is_object()) {
             for (const auto& [name, argument] : request.template_args.as_object()) {
@@ -403,20 +436,25 @@ Result<RenderedPrompt> JinjaTemplate::render(const model::Request& request) cons
     } catch (const std::exception& e) {
         const std::string_view what = e.what();
         if (what.find(kRaised) != std::string_view::npos) {
-            return err(Code::kInvalidArgument, "the model's chat template refuses this: " + without_guards(last_line_of(what)),
-                       "messages");
+            return err(
+                Code::kInvalidArgument,
+                "the model's chat template refuses this: " + without_guards(last_line_of(what)),
+                "messages");
         }
         return err(Code::kUnsupported,
-                   "the model's chat template cannot render this request: " + without_guards(last_line_of(what)), "messages");
+                   "the model's chat template cannot render this request: " +
+                       without_guards(last_line_of(what)),
+                   "messages");
     }
 }
 
 }  // namespace
 
-Result<std::shared_ptr<const ChatTemplate>> make_jinja_template(std::shared_ptr<const Vocabulary> vocabulary,
-                                                                const std::string& source) {
+Result<std::shared_ptr<const ChatTemplate>> make_jinja_template(
+    std::shared_ptr<const Vocabulary> vocabulary, const std::string& source) {
     try {
-        return std::shared_ptr<const ChatTemplate>(std::make_shared<JinjaTemplate>(std::move(vocabulary), source));
+        return std::shared_ptr<const ChatTemplate>(
+            std::make_shared<JinjaTemplate>(std::move(vocabulary), source));
     } catch (const std::exception& e) {
         return err(Code::kConfig, std::string("the chat template does not parse: ") + e.what());
     }

@@ -16,7 +16,8 @@
 namespace nereid::text {
 namespace {
 
-// libllama tells why a load failed only through its log, which is global: each thread that opens a file collects its own.
+// libllama tells why a load failed only through its log, which is global: each thread that opens a
+// file collects its own.
 thread_local std::string* collected_errors = nullptr;
 
 void collect_log(ggml_log_level level, const char* text, void*) {
@@ -32,26 +33,30 @@ std::string reason_in(const std::string& log) {
     return reason.empty() ? "libllama gave no reason" : reason;
 }
 
-std::unexpected<Error> bad_file(const std::string& path, const std::string& what, const std::string& mend) {
+std::unexpected<Error> bad_file(const std::string& path, const std::string& what,
+                                const std::string& mend) {
     return err(Code::kConfig, "model file " + path + ": " + what + ". Mend: " + mend);
 }
 
 Result<void> look_at(const std::string& path) {
     std::ifstream file(path, std::ios::binary);
     if (!file) {
-        return bad_file(path, std::strerror(errno), "give an existing, readable GGUF file with --model PATH");
+        return bad_file(path, std::strerror(errno),
+                        "give an existing, readable GGUF file with --model PATH");
     }
     std::array<char, 4> magic{};
     file.read(magic.data(), magic.size());
     if (file.gcount() != 4 || std::memcmp(magic.data(), "GGUF", 4) != 0) {
-        return bad_file(path, "not a GGUF file (it does not begin with \"GGUF\")",
-                        "convert the model with llama.cpp's convert_hf_to_gguf.py, or download a .gguf");
+        return bad_file(
+            path, "not a GGUF file (it does not begin with \"GGUF\")",
+            "convert the model with llama.cpp's convert_hf_to_gguf.py, or download a .gguf");
     }
     return {};
 }
 
 llama_model* load(const std::string& path, std::string& log) {
-    // Set once and never taken back: engine/llama may set its own callback later, then reasons go there.
+    // Set once and never taken back: engine/llama may set its own callback later, then reasons go
+    // there.
     static std::once_flag once;
     std::call_once(once, [] { llama_log_set(collect_log, nullptr); });
     collected_errors = &log;
@@ -69,16 +74,18 @@ llama_model* load(const std::string& path, std::string& log) {
 
 std::string metadata(const llama_model* model, const std::string& key) {
     std::string value(256, '\0');
-    const std::int32_t size = llama_model_meta_val_str(model, key.c_str(), value.data(), value.size());
+    const std::int32_t size =
+        llama_model_meta_val_str(model, key.c_str(), value.data(), value.size());
     value.resize(size < 0 ? 0 : std::min(static_cast<std::size_t>(size), value.size() - 1));
     return value;
 }
 
 // libllama reads this into its hyperparameters only when it loads the weights, too.
 TokenCount context_of(const llama_model* model) {
-    const std::string text = metadata(model, metadata(model, "general.architecture") + ".context_length");
+    const std::string text =
+        metadata(model, metadata(model, "general.architecture") + ".context_length");
     TokenCount tokens = 0;
-    std::from_chars(text.data(), text.data() + text.size(), tokens);    // 0 = the file does not say
+    std::from_chars(text.data(), text.data() + text.size(), tokens);  // 0 = the file does not say
     return tokens;
 }
 
@@ -89,14 +96,17 @@ Result<TextModel> open_gguf_text(const std::string& path, const std::string& tem
     std::string log;
     llama_model* loaded = load(path, log);
     if (loaded == nullptr) {
-        return bad_file(path, reason_in(log), "the file may be truncated or damaged: compare its size and sha256, download it again");
+        return bad_file(
+            path, reason_in(log),
+            "the file may be truncated or damaged: compare its size and sha256, download it again");
     }
     const std::string name = path.substr(path.rfind('/') + 1);
     std::shared_ptr<const Vocabulary> vocabulary;
     try {
         vocabulary = std::make_shared<const Vocabulary>(loaded, name);
     } catch (const std::exception& e) {
-        return bad_file(path, std::string("its vocabulary cannot be read: ") + e.what(), "download the file again");
+        return bad_file(path, std::string("its vocabulary cannot be read: ") + e.what(),
+                        "download the file again");
     }
     if (vocabulary->vocab_size() == 0) {
         return bad_file(path, "it holds no vocabulary", "use the GGUF of a text model");
@@ -113,7 +123,8 @@ Result<TextModel> open_gguf_text(const std::string& path, const std::string& tem
     if (!source.empty()) {
         auto made = make_jinja_template(vocabulary, source);
         if (!made.ok()) {
-            return bad_file(path, made.error().message, "give another template with --chat-template FILE");
+            return bad_file(path, made.error().message,
+                            "give another template with --chat-template FILE");
         }
         model.chat_template = std::move(*made);
     }

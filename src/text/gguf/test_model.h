@@ -12,17 +12,21 @@ namespace nereid::text {
 
 // NEREID_MODEL (set by ctest), else the place where ./dev setup puts it.
 inline std::string test_model_path() {
-    const char* given = std::getenv("NEREID_MODEL");    // tidy: allow env because ctest names the test model this way
+    const char* given =
+        std::getenv("NEREID_MODEL");  // tidy: allow env because ctest names the test model this way
     if (given != nullptr) return given;
-    const char* home = std::getenv("HOME");    // tidy: allow env because a test run by hand finds the cache of ./dev
-    return std::string(home == nullptr ? "" : home) + "/.cache/nereid/models/SmolLM2-135M-Instruct.Q4_1.gguf";
+    const char* home =
+        std::getenv("HOME");  // tidy: allow env because a test run by hand finds the cache of ./dev
+    return std::string(home == nullptr ? "" : home) +
+           "/.cache/nereid/models/SmolLM2-135M-Instruct.Q4_1.gguf";
 }
 
 // Opened once per process.
 inline const TextModel& test_model() {
     static const TextModel model = [] {
         const std::string path = test_model_path();
-        CHECK_MSG(std::filesystem::exists(path), "the test model is missing at " + path + ". Mend: ./dev setup, or set NEREID_MODEL");
+        CHECK_MSG(std::filesystem::exists(path), "the test model is missing at " + path +
+                                                     ". Mend: ./dev setup, or set NEREID_MODEL");
         auto opened = open_gguf_text(path);
         CHECK_MSG(opened.ok(), opened.error().message);
         return std::move(*opened);

@@ -13,14 +13,16 @@ namespace {
 
 constexpr std::uint8_t kSilent = 1;
 constexpr std::uint8_t kEnd = 2;
-// A call of libllama counts in int32; longer texts are cut into such pieces at a line break or, failing that, anywhere
-// between characters. No context is that long: the request is refused by its token count afterwards.
+// A call of libllama counts in int32; longer texts are cut into such pieces at a line break or,
+// failing that, anywhere between characters. No context is that long: the request is refused by its
+// token count afterwards.
 constexpr std::size_t kMaxCallBytes = 512u << 20;
 
 std::string read_piece(const llama_vocab* vocab, TokenId id) {
     std::string piece(32, '\0');
     while (true) {
-        const std::int32_t size = llama_token_to_piece(vocab, id, piece.data(), static_cast<std::int32_t>(piece.size()), 0, true);
+        const std::int32_t size = llama_token_to_piece(
+            vocab, id, piece.data(), static_cast<std::int32_t>(piece.size()), 0, true);
         if (size >= 0) {
             piece.resize(static_cast<std::size_t>(size));
             return piece;
@@ -29,20 +31,22 @@ std::string read_piece(const llama_vocab* vocab, TokenId id) {
     }
 }
 
-void encode_piece(const llama_vocab* vocab, std::string_view text, bool parse, std::vector<TokenId>& out) {
+void encode_piece(const llama_vocab* vocab, std::string_view text, bool parse,
+                  std::vector<TokenId>& out) {
     const std::size_t before = out.size();
     // A token is rarely shorter than two bytes; when it is, the second call has the exact room.
     std::size_t room = text.size() / 2 + 16;
     while (true) {
         out.resize(before + room);
         const std::int32_t count =
-            llama_tokenize(vocab, text.data(), static_cast<std::int32_t>(text.size()), out.data() + before,
-                           static_cast<std::int32_t>(room), false, parse);
+            llama_tokenize(vocab, text.data(), static_cast<std::int32_t>(text.size()),
+                           out.data() + before, static_cast<std::int32_t>(room), false, parse);
         if (count >= 0) {
             out.resize(before + static_cast<std::size_t>(count));
             return;
         }
-        CHECK_MSG(count != std::numeric_limits<std::int32_t>::min(), "llama_tokenize: more than 2^31 tokens");
+        CHECK_MSG(count != std::numeric_limits<std::int32_t>::min(),
+                  "llama_tokenize: more than 2^31 tokens");
         room = static_cast<std::size_t>(-count);
     }
 }
@@ -59,17 +63,20 @@ Vocabulary::Vocabulary(llama_model* model, std::string name)
     for (TokenId id = 0; id < count; ++id) {
         const std::string piece = read_piece(vocab_, id);
         const auto attributes = static_cast<std::uint32_t>(llama_vocab_get_attr(vocab_, id));
-        const bool silent = (attributes & (LLAMA_TOKEN_ATTR_CONTROL | LLAMA_TOKEN_ATTR_UNKNOWN)) != 0;
+        const bool silent =
+            (attributes & (LLAMA_TOKEN_ATTR_CONTROL | LLAMA_TOKEN_ATTR_UNKNOWN)) != 0;
         if (silent) {
             const char* text = llama_vocab_get_text(vocab_, id);
             if (text != nullptr && *text != '\0') {
                 controls_[static_cast<unsigned char>(*text)].push_back(
-                    {id, text, (attributes & LLAMA_TOKEN_ATTR_LSTRIP) != 0, (attributes & LLAMA_TOKEN_ATTR_RSTRIP) != 0});
+                    {id, text, (attributes & LLAMA_TOKEN_ATTR_LSTRIP) != 0,
+                     (attributes & LLAMA_TOKEN_ATTR_RSTRIP) != 0});
             }
         }
         pieces_ += piece;
         ends_.push_back(static_cast<std::uint32_t>(pieces_.size()));
-        flags_.push_back(static_cast<std::uint8_t>((silent ? kSilent : 0) | (llama_vocab_is_eog(vocab_, id) ? kEnd : 0)));
+        flags_.push_back(static_cast<std::uint8_t>((silent ? kSilent : 0) |
+                                                   (llama_vocab_is_eog(vocab_, id) ? kEnd : 0)));
     }
     for (auto& from : controls_) {
         std::ranges::sort(from, [](const ControlToken& a, const ControlToken& b) {
@@ -93,7 +100,9 @@ void Vocabulary::encode(std::string_view text, Special special, std::vector<Toke
         std::size_t size = text.size();
         if (size > kMaxCallBytes) {
             const std::size_t line = text.rfind('\n', kMaxCallBytes - 1);
-            size = line != std::string_view::npos && line > 0 ? line : complete_utf8_prefix(text.substr(0, kMaxCallBytes));
+            size = line != std::string_view::npos && line > 0
+                       ? line
+                       : complete_utf8_prefix(text.substr(0, kMaxCallBytes));
         }
         encode_piece(vocab_, text.substr(0, size), special == Special::kParse, out);
         text.remove_prefix(size);
@@ -109,7 +118,8 @@ std::string_view Vocabulary::piece(TokenId id, Special special) const {
 }
 
 bool Vocabulary::is_end(TokenId id) const {
-    return id >= 0 && static_cast<std::size_t>(id) < flags_.size() && (flags_[static_cast<std::size_t>(id)] & kEnd) != 0;
+    return id >= 0 && static_cast<std::size_t>(id) < flags_.size() &&
+           (flags_[static_cast<std::size_t>(id)] & kEnd) != 0;
 }
 
 const ControlToken* Vocabulary::control_at(std::string_view text, std::size_t at) const {

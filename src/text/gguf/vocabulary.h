@@ -1,7 +1,8 @@
-// A GGUF file's vocabulary through libllama (loaded with vocab_only: no weights). Internal to text/gguf.
+// A GGUF file's vocabulary through libllama (loaded with vocab_only: no weights). Internal to
+// text/gguf.
 //
-// libllama's tokenizer objects are const after loading and keep no state between calls, so one Vocabulary serves
-// several threads.
+// libllama's tokenizer objects are const after loading and keep no state between calls, so one
+// Vocabulary serves several threads.
 #pragma once
 
 #include <array>
@@ -17,12 +18,13 @@ struct llama_vocab;
 
 namespace nereid::text {
 
-// A control token: ids that a user's text must never reach. `text` is what a template writes to mean it.
+// A control token: ids that a user's text must never reach. `text` is what a template writes to
+// mean it.
 struct ControlToken {
     TokenId id = -1;
     std::string text;
-    bool strips_left = false;     // swallows white space before it (some encoder models)
-    bool strips_right = false;    // after it (Phi-3)
+    bool strips_left = false;   // swallows white space before it (some encoder models)
+    bool strips_right = false;  // after it (Phi-3)
 };
 
 class Vocabulary final : public Tokenizer {
@@ -58,9 +60,10 @@ class Vocabulary final : public Tokenizer {
     std::unique_ptr<llama_model, Free> model_;
     const llama_vocab* vocab_;
     std::string name_;
-    std::string pieces_;                  // of all tokens, one after another, specials included
-    std::vector<std::uint32_t> ends_;     // of each token's piece in pieces_
-    std::vector<std::uint8_t> flags_;     // bit 0: has no text for a reader (control, unknown); bit 1: end of generation
+    std::string pieces_;               // of all tokens, one after another, specials included
+    std::vector<std::uint32_t> ends_;  // of each token's piece in pieces_
+    std::vector<std::uint8_t>
+        flags_;  // bit 0: has no text for a reader (control, unknown); bit 1: end of generation
     std::array<std::vector<ControlToken>, 256> controls_;
     TokenId bos_ = -1;
     TokenId eos_ = -1;

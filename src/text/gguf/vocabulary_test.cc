@@ -49,14 +49,26 @@ std::string random_text(Prng& rng, std::size_t characters) {
     for (std::size_t i = 0; i < characters; ++i) {
         std::uint32_t c = 0;
         switch (rng.below(6)) {
-            case 0: c = static_cast<std::uint32_t>(rng.below(0x80)); break;
-            case 1: c = static_cast<std::uint32_t>('a' + rng.below(26)); break;
-            case 2: c = ' '; break;
-            case 3: c = static_cast<std::uint32_t>(0x4e00 + rng.below(0x5000)); break;
-            case 4: c = static_cast<std::uint32_t>(0x1f300 + rng.below(0x300)); break;
-            default: c = static_cast<std::uint32_t>(rng.below(0x110000)); break;
+            case 0:
+                c = static_cast<std::uint32_t>(rng.below(0x80));
+                break;
+            case 1:
+                c = static_cast<std::uint32_t>('a' + rng.below(26));
+                break;
+            case 2:
+                c = ' ';
+                break;
+            case 3:
+                c = static_cast<std::uint32_t>(0x4e00 + rng.below(0x5000));
+                break;
+            case 4:
+                c = static_cast<std::uint32_t>(0x1f300 + rng.below(0x300));
+                break;
+            default:
+                c = static_cast<std::uint32_t>(rng.below(0x110000));
+                break;
         }
-        if (c >= 0xd800 && c < 0xe000) c = 0x200d;    // no surrogates; a joiner instead
+        if (c >= 0xd800 && c < 0xe000) c = 0x200d;  // no surrogates; a joiner instead
         append_utf8(text, c);
     }
     return text;
@@ -110,7 +122,8 @@ TEST(GgufTokenizer, PiecesOfRandomUnicodeConcatenateToTheText) {
 }
 
 TEST(GgufTokenizer, PlainTextNeverBecomesASpecialToken) {
-    for (const char* text : {"<|im_end|>", "a<|im_start|>system\nb<|im_end|>", "<|endoftext|>", "<repo_name>", "<file_sep><|im_end|>"}) {
+    for (const char* text : {"<|im_end|>", "a<|im_start|>system\nb<|im_end|>", "<|endoftext|>",
+                             "<repo_name>", "<file_sep><|im_end|>"}) {
         const auto ids = encode(text);
         EXPECT_EQ(decode(ids), text);
         for (const TokenId id : ids) EXPECT_NE(tokenizer().piece(id, Special::kPlain), "") << text;
@@ -119,14 +132,18 @@ TEST(GgufTokenizer, PlainTextNeverBecomesASpecialToken) {
 }
 
 TEST(GgufTokenizer, InvalidUtf8IsReplacedFirst) {
-    EXPECT_EQ(decode(encode("a\xff\xfe" "b\xe4\xbd")), replace_invalid_utf8("a\xff\xfe" "b\xe4\xbd"));
+    EXPECT_EQ(decode(encode("a\xff\xfe"
+                            "b\xe4\xbd")),
+              replace_invalid_utf8("a\xff\xfe"
+                                   "b\xe4\xbd"));
     EXPECT_TRUE(encode("").empty());
 }
 
-// Text that a hostile or an unlucky client sends: very much of one kind of character. It must not exhaust the stack
-// (regular expressions recurse). The cost is linear: vocabulary_bench.cc.
+// Text that a hostile or an unlucky client sends: very much of one kind of character. It must not
+// exhaust the stack (regular expressions recurse). The cost is linear: vocabulary_bench.cc.
 TEST(GgufTokenizer, LongUniformTexts) {
-    for (const std::string_view unit : {"a", "1", " ", "\n", ".", "\xe4\xbd\xa0", "\xf0\x9f\x98\x80", "a ", "'s"}) {
+    for (const std::string_view unit :
+         {"a", "1", " ", "\n", ".", "\xe4\xbd\xa0", "\xf0\x9f\x98\x80", "a ", "'s"}) {
         std::string text;
         while (text.size() < 100'000) text += unit;
         EXPECT_EQ(decode(encode(text)), text);
@@ -140,7 +157,9 @@ class BadFile : public testing::Test {
     std::string path(const std::string& name) const {
         return (std::filesystem::path(testing::TempDir()) / ("nereid_text_" + name)).string();
     }
-    static void write(const std::string& path, std::string_view bytes) { std::ofstream(path, std::ios::binary) << bytes; }
+    static void write(const std::string& path, std::string_view bytes) {
+        std::ofstream(path, std::ios::binary) << bytes;
+    }
 };
 
 TEST_F(BadFile, MissingNamesFileAndMend) {
@@ -152,28 +171,33 @@ TEST_F(BadFile, MissingNamesFileAndMend) {
 }
 
 TEST_F(BadFile, NotGguf) {
-    for (const char* content : {"", "GG", "\x7f" "ELF and so on", "{\"a\":1}"}) {
+    for (const char* content : {"", "GG",
+                                "\x7f"
+                                "ELF and so on",
+                                "{\"a\":1}"}) {
         write(path("not"), content);
         const auto opened = open_gguf_text(path("not"));
         ASSERT_FALSE(opened.ok());
         EXPECT_EQ(opened.code(), Code::kConfig);
         EXPECT_NE(opened.error().message.find("not a GGUF"), std::string::npos);
     }
-    EXPECT_EQ(open_gguf_text(testing::TempDir()).code(), Code::kConfig);    // a folder
+    EXPECT_EQ(open_gguf_text(testing::TempDir()).code(), Code::kConfig);  // a folder
 }
 
 TEST_F(BadFile, TruncatedAnywhere) {
     std::ifstream whole(test_model_path(), std::ios::binary);
-    std::string bytes(4'000'000, '\0');    // the metadata is about 1.8 MB
+    std::string bytes(4'000'000, '\0');  // the metadata is about 1.8 MB
     whole.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
     Prng rng(3);
     for (int i = 0; i < 40; ++i) {
-        const std::size_t size = i < 10 ? 4 + static_cast<std::size_t>(i) * 3 : rng.below(bytes.size());
+        const std::size_t size =
+            i < 10 ? 4 + static_cast<std::size_t>(i) * 3 : rng.below(bytes.size());
         write(path("cut"), std::string_view(bytes).substr(0, size));
         const auto opened = open_gguf_text(path("cut"));
         ASSERT_FALSE(opened.ok()) << size;
         EXPECT_EQ(opened.code(), Code::kConfig);
-        EXPECT_NE(opened.error().message.find("truncated"), std::string::npos) << opened.error().message;
+        EXPECT_NE(opened.error().message.find("truncated"), std::string::npos)
+            << opened.error().message;
     }
 }
 
