@@ -25,6 +25,8 @@
 
 namespace nereid::io {
 
+class TlsClient;
+
 // Names are compared without case; order is kept; repeated names are allowed.
 class Headers {
   public:
@@ -149,7 +151,8 @@ class HttpClient {
 };
 struct HttpClientOptions {
     Endpoint endpoint = {};
-    bool tls = false;
+    bool tls = false;                    // over the network's streams; false when the Network itself speaks TLS
+    TlsClient* tls_client = nullptr;     // with `tls`; must outlive the client. Default: the system's certificates
     std::string host_header = {};        // default: endpoint
     std::uint32_t max_idle = 64;
     Duration connect_timeout = 5s;

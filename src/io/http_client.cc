@@ -10,6 +10,7 @@
 #include "io/http_parser.h"
 #include "io/http_wire.h"
 #include "io/root_task.h"
+#include "io/tls.h"
 
 namespace nereid::io {
 
@@ -233,6 +234,12 @@ class Client final : public HttpClient {
         }
         auto c = std::make_unique<Connection>();
         c->stream = std::move(*stream);
+        if (!o.tls) co_return c;
+        if (o.tls_client == nullptr && own_tls_ == nullptr) {
+            CO_TRY(own_tls_, TlsClient::create({}));
+        }
+        TlsClient& tls = o.tls_client != nullptr ? *o.tls_client : *own_tls_;
+        c->stream = tls.wrap(pool_->loop(), std::move(c->stream), o.endpoint.host);
         co_return c;
     }
 
@@ -264,6 +271,7 @@ class Client final : public HttpClient {
     Network& network_;
     std::shared_ptr<Pool> pool_;
     std::string host_;
+    std::unique_ptr<TlsClient> own_tls_;
 };
 
 }  // namespace

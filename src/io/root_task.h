@@ -62,26 +62,40 @@ class Signal {
         resume();
     }
 
-    struct Wait {
-        Signal& signal;
-        TimePoint deadline;
-        bool await_ready() const { return signal.notified_; }
+    class Wait {
+      public:
+        Wait(Signal& s, TimePoint d) : signal_(s), deadline_(d) {}
+        Wait(const Wait&) = delete;
+        Wait& operator=(const Wait&) = delete;
+        ~Wait() {    // also of a coroutine that is destroyed while it waits
+            if (!waiting_) return;
+            signal_.waiter_ = {};
+            signal_.disarm();
+        }
+        bool await_ready() const { return signal_.notified_; }
         void await_suspend(std::coroutine_handle<> h) {
-            CHECK(!signal.waiter_);
-            signal.waiter_ = h;
-            if (deadline == TimePoint::never()) return;
-            signal.timer_ = signal.loop_.arm(deadline, [s = &signal] {
+            CHECK(!signal_.waiter_);
+            signal_.waiter_ = h;
+            waiting_ = true;
+            if (deadline_ == TimePoint::never()) return;
+            signal_.timer_ = signal_.loop_.arm(deadline_, [s = &signal_] {
                 s->timer_ = 0;
                 s->resume();
             });
         }
         bool await_resume() {
-            signal.disarm();
-            return std::exchange(signal.notified_, false);
+            waiting_ = false;
+            signal_.disarm();
+            return std::exchange(signal_.notified_, false);
         }
+
+      private:
+        Signal& signal_;
+        TimePoint deadline_;
+        bool waiting_ = false;
     };
-    // true: notified; false: the deadline passed. One waiter; destroy a waiting coroutine only with the signal.
-    Wait wait(TimePoint deadline = TimePoint::never()) { return {*this, deadline}; }
+    // true: notified; false: the deadline passed. One waiter. The signal must outlive the wait.
+    Wait wait(TimePoint deadline = TimePoint::never()) { return Wait(*this, deadline); }
 
   private:
     void resume() {
