@@ -231,9 +231,8 @@ io::Task<Result<void>> EngineHost::State::step_until_end(Connection& c) {
         }
         const std::string_view pieces[] = {out};
         if (!(co_await c.stream->write(pieces)).ok()) break;
-        // Twice: the first lets the loop look at the socket, the second lets the reader handle what
-        // was there. Only then is a command that has arrived by now applied before the next step.
-        co_await loop.yield();
+        // The loop looks at the socket and the reader handles what is there: a command that has
+        // arrived by now is applied before the next step.
         co_await loop.yield();
     }
     co_return Result<void>{};

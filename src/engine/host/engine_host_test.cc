@@ -273,6 +273,7 @@ TEST(EngineHost, AClientThatDiesTakesItsRequestsAlong) {
     c.close();
     ASSERT_TRUE(b.world.run_until([&] { return b.engine.left.empty(); }));
     EXPECT_EQ(b.host.counters().orphans, 2u);
+    EXPECT_TRUE(b.engine.aborted_at_step.contains(1) && b.engine.aborted_at_step.contains(2));
     // Nothing of it is told to the next one.
     auto& next = b.greeted();
     next.send(add(3, 2));
