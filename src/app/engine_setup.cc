@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/llama/llama_engine.h"
+#include "engine/scripted/scripted_engine.h"
 
 namespace nereid::app {
 
@@ -130,15 +131,27 @@ Result<void> check_model_file(const EngineOptions& options) {
 }
 
 Result<std::unique_ptr<engine::Engine>> make_engine(const EngineOptions& options) {
-    if (options.kind != "llama")
-        return err(Code::kConfig,
-                   fmt::format("engine.kind = \"{}\" is not built in", options.kind));
+    if (options.kind == "scripted") {
+        engine::scripted::Script script;
+        if (!options.script.empty()) {
+            TRY(script, engine::scripted::load_script(options.script));
+        }
+        return std::unique_ptr<engine::Engine>(
+            std::make_unique<engine::scripted::ScriptedEngine>(std::move(script)));
+    }
     TRY_VOID(check_model_file(options));
     TRY(auto engine, engine::llama::LlamaEngine::open(llama_options(options)));
     return std::unique_ptr<engine::Engine>(std::move(engine));
 }
 
 Result<text::TextModel> open_text(const EngineOptions& options) {
+    if (options.kind != "llama") {
+        return err(
+            Code::kConfig,
+            fmt::format("engine.kind = \"{}\" has no tokenizer, so `nereid serve` cannot speak "
+                        "for it. Mend: leave engine.kind out, or use `nereid worker`.",
+                        options.kind));
+    }
     TRY_VOID(check_model_file(options));
     return text::open_gguf_text(options.model_path());
 }

@@ -242,7 +242,7 @@ Result<void> EngineHost::State::abort_requests(Connection& c) {
     counters.orphans += c.requests.size();
     for (const RequestId id : c.requests) engine.submit(model::AbortRequest{id}, loop.now());
     // The next client must not hear of them.
-    while (!c.requests.empty() && (engine.has_work() || engine.has_output())) {
+    while (!c.requests.empty() && engine.due(loop.now())) {
         TRY(auto frame, engine.step(loop.now()));
         ++counters.steps;
         forget_finished(c, frame);
