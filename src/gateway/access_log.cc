@@ -14,8 +14,10 @@ namespace {
 Result<int> open_file(const std::string& path) {
     const int fd = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0640);
     if (fd >= 0) return fd;
-    return err(Code::kConfig, fmt::format("gateway.access_log: cannot open {}: {}. Mend: name a file in a folder that exists and may be written, "
-                                          "\"stderr\", or \"off\".", path, std::strerror(errno)));
+    return err(Code::kConfig, fmt::format("gateway.access_log: cannot open {}: {}. Mend: name a "
+                                          "file in a folder that exists and may be written, "
+                                          "\"stderr\", or \"off\".",
+                                          path, std::strerror(errno)));
 }
 
 }  // namespace

@@ -15,12 +15,15 @@ using testing::HasSubstr;
 std::string hash(std::string_view key) { return to_hex(sha256(as_bytes(key))); }
 
 TEST(KeyTable, FindsByKey) {
-    const auto table = KeyTable::parse("# comment\n\n a : " + hash("k1") + " \r\nb:" + hash("k2") + ":3\n", "keys", nullptr);
+    const auto table = KeyTable::parse(
+        "# comment\n\n a : " + hash("k1") + " \r\nb:" + hash("k2") + ":3\n", "keys", nullptr);
     ASSERT_TRUE(table.ok()) << table.error().message;
     EXPECT_EQ((*table)->find("k1")->name, "a");
     EXPECT_EQ((*table)->find("k1")->max_concurrency, 0);
     EXPECT_EQ((*table)->find("k2")->max_concurrency, 3);
-    for (const std::string& wrong : {std::string(), std::string("k"), std::string("k11"), hash("k1")}) EXPECT_EQ((*table)->find(wrong), nullptr);
+    for (const std::string& wrong :
+         {std::string(), std::string("k"), std::string("k11"), hash("k1")})
+        EXPECT_EQ((*table)->find(wrong), nullptr);
 }
 
 TEST(KeyTable, FaultsNameTheLineAndNeverQuoteIt) {
@@ -52,7 +55,8 @@ TEST(KeyTable, FaultsNameTheLineAndNeverQuoteIt) {
 TEST(KeyTable, CountersGoOnThroughAReload) {
     const auto before = *KeyTable::parse("a:" + hash("1"), "keys", nullptr);
     before->find("1")->in_flight->store(5);
-    const auto after = *KeyTable::parse("b:" + hash("3") + "\na:" + hash("2"), "keys", before.get());
+    const auto after =
+        *KeyTable::parse("b:" + hash("3") + "\na:" + hash("2"), "keys", before.get());
     EXPECT_EQ(after->find("2")->in_flight->load(), 5);
     EXPECT_EQ(after->find("3")->in_flight->load(), 0);
 }
@@ -60,14 +64,18 @@ TEST(KeyTable, CountersGoOnThroughAReload) {
 TEST(KeyTable, NewKeysWork) {
     std::vector<std::uint8_t> entropy(32);
     for (std::size_t i = 0; i < 32; ++i) entropy[i] = static_cast<std::uint8_t>(i);
-    const auto key = make_key_line("team-a", 4, std::span<const std::uint8_t, 32>(entropy.data(), 32));
+    const auto key =
+        make_key_line("team-a", 4, std::span<const std::uint8_t, 32>(entropy.data(), 32));
     ASSERT_TRUE(key.ok());
-    EXPECT_EQ(key->key, "sk-nereid-000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f");
+    EXPECT_EQ(key->key,
+              "sk-nereid-000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f");
     const auto table = KeyTable::parse(key->line, "keys", nullptr);
     ASSERT_TRUE(table.ok());
     EXPECT_EQ((*table)->find(key->key)->max_concurrency, 4);
-    EXPECT_FALSE(make_key_line("a:b", 0, std::span<const std::uint8_t, 32>(entropy.data(), 32)).ok());
-    EXPECT_FALSE(make_key_line("a", -1, std::span<const std::uint8_t, 32>(entropy.data(), 32)).ok());
+    EXPECT_FALSE(
+        make_key_line("a:b", 0, std::span<const std::uint8_t, 32>(entropy.data(), 32)).ok());
+    EXPECT_FALSE(
+        make_key_line("a", -1, std::span<const std::uint8_t, 32>(entropy.data(), 32)).ok());
 }
 
 TEST(PresentedKey, BearerFirstThenHeader) {
@@ -93,7 +101,7 @@ TEST(Admission, BoundsAreExactAndHoldsAreReturned) {
     auto a = admission.enter(&key);
     ASSERT_TRUE(a.ok());
     EXPECT_EQ(admission.enter(&key).error().code, Code::kRateLimited);
-    EXPECT_EQ(admission.in_flight(), 1);    // the refused one holds nothing
+    EXPECT_EQ(admission.in_flight(), 1);  // the refused one holds nothing
     auto b = admission.enter(nullptr);
     ASSERT_TRUE(b.ok());
     EXPECT_EQ(admission.enter(nullptr).error().code, Code::kOverloaded);
@@ -102,7 +110,9 @@ TEST(Admission, BoundsAreExactAndHoldsAreReturned) {
     a->release();
     EXPECT_EQ(admission.in_flight(), 1);
     EXPECT_EQ(key.in_flight->load(), 0);
-    { Admission::Ticket moved = std::move(*b); }
+    {
+        Admission::Ticket moved = std::move(*b);
+    }
     EXPECT_EQ(admission.in_flight(), 0);
     admission.start_drain();
     EXPECT_EQ(admission.enter(nullptr).error().code, Code::kOverloaded);

@@ -1,5 +1,6 @@
-// What the shards of one gateway share: counters (relaxed atomics), the log, and the knobs. Knobs and keys are immutable
-// snapshots: a reload gives each shard a new one, requests that run keep theirs.
+// What the shards of one gateway share: counters (relaxed atomics), the log, and the knobs. Knobs
+// and keys are immutable snapshots: a reload gives each shard a new one, requests that run keep
+// theirs.
 #pragma once
 
 #include <memory>
@@ -9,12 +10,13 @@
 #include "gateway/auth.h"
 #include "gateway/gateway.h"
 #include "gateway/probe.h"
+#include "io/tls.h"
 
 namespace nereid::gateway {
 
 struct Settings {
     GatewayOptions options;
-    std::shared_ptr<const KeyTable> keys;    // null = no authentication
+    std::shared_ptr<const KeyTable> keys;  // null = no authentication
 };
 
 struct Core {
@@ -25,6 +27,7 @@ struct Core {
     ops::Logger& log;
     ops::Registry& registry;
     AccessLog access_log;
+    std::unique_ptr<io::TlsServer> tls;  // null = plain
 };
 
 }  // namespace nereid::gateway

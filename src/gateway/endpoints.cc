@@ -20,7 +20,9 @@ std::unexpected<Error> invalid(std::string message, std::string param) {
 
 Result<Json> parse_object(std::string_view text) {
     auto body = Json::parse(text);
-    if (!body.ok()) return invalid("We could not parse the JSON body of your request: " + body.error().message + ".", {});
+    if (!body.ok())
+        return invalid(
+            "We could not parse the JSON body of your request: " + body.error().message + ".", {});
     if (!body->is_object()) return invalid("The body must be a JSON object.", {});
     return body;
 }
@@ -37,20 +39,24 @@ Result<ShardModel*> tokenizer_model(ShardModels& models, const Json& body) {
         m = models.find(name->as_string());
         if (m == nullptr) return no_such_model(name->as_string());
     }
-    if (!m->entry->text.tokenizer) return err(Code::kUnsupported, "This model's tokenizer is at its own server, not here.", "model");
+    if (!m->entry->text.tokenizer)
+        return err(Code::kUnsupported, "This model's tokenizer is at its own server, not here.",
+                   "model");
     return m;
 }
 
 Result<bool> flag(const Json& body, std::string_view name, bool fallback) {
     const Json* v = body.find(name);
     if (v == nullptr || v->is_null()) return fallback;
-    if (!v->is_bool()) return invalid(fmt::format("`{}` must be true or false.", name), std::string(name));
+    if (!v->is_bool())
+        return invalid(fmt::format("`{}` must be true or false.", name), std::string(name));
     return v->as_bool();
 }
 
 Result<std::vector<TokenId>> tokenize_messages(const Json& body, ShardModel& m) {
-    if (!m.entry->text.chat_template) return err(Code::kUnsupported, "This model has no chat template.", "messages");
-    Json with_model = body;    // the dialect wants a name, this endpoint does not
+    if (!m.entry->text.chat_template)
+        return err(Code::kUnsupported, "This model has no chat template.", "messages");
+    Json with_model = body;  // the dialect wants a name, this endpoint does not
     with_model.set("model", m.entry->id);
     TRY(model::Request request, chat::parse_chat(with_model));
     TRY(request.add_generation_prompt, flag(body, "add_generation_prompt", true));
@@ -64,7 +70,8 @@ Result<std::vector<TokenId>> tokenize(const Json& body, ShardModel& m) {
         if (prompt != nullptr) return invalid("Give `prompt` or `messages`, not both.", "prompt");
         return tokenize_messages(body, m);
     }
-    if (prompt == nullptr || !prompt->is_string()) return invalid("`prompt` must be a string.", "prompt");
+    if (prompt == nullptr || !prompt->is_string())
+        return invalid("`prompt` must be a string.", "prompt");
     TRY(const bool special, flag(body, "add_special_tokens", true));
     const text::Tokenizer& tokenizer = *m.entry->text.tokenizer;
     return encode_prompt(tokenizer, prompt->as_string(), special && tokenizer.adds_bos());
@@ -77,13 +84,16 @@ Result<std::string> tokenize_answer(std::string_view http_body, ShardModels& mod
     TRY(const bool strings, flag(body, "return_token_strs", false));
     std::string out;
     JsonWriter w(out);
-    w.begin_object().member("count", static_cast<std::uint64_t>(tokens.size())).member("max_model_len", m->context());
+    w.begin_object()
+        .member("count", static_cast<std::uint64_t>(tokens.size()))
+        .member("max_model_len", m->context());
     w.key("tokens").begin_array();
     for (const TokenId id : tokens) w.value(id);
     w.end_array().key("token_strs");
     if (strings) {
         w.begin_array();
-        for (const TokenId id : tokens) w.value(m->entry->text.tokenizer->piece(id, text::Special::kParse));
+        for (const TokenId id : tokens)
+            w.value(m->entry->text.tokenizer->piece(id, text::Special::kParse));
         w.end_array();
     } else {
         w.null();
@@ -96,13 +106,16 @@ Result<std::string> detokenize_answer(std::string_view http_body, ShardModels& m
     TRY(const Json body, parse_object(http_body));
     TRY(ShardModel* const m, tokenizer_model(models, body));
     const Json* tokens = body.find("tokens");
-    if (tokens == nullptr || !tokens->is_array()) return invalid("`tokens` must be an array of token ids.", "tokens");
+    if (tokens == nullptr || !tokens->is_array())
+        return invalid("`tokens` must be an array of token ids.", "tokens");
     const text::Tokenizer& tokenizer = *m->entry->text.tokenizer;
     std::string text;
     for (const Json& element : tokens->as_array()) {
         const auto id = element.is_number() ? element.as_int() : std::nullopt;
         if (!id || *id < 0 || *id >= static_cast<std::int64_t>(tokenizer.vocab_size())) {
-            return invalid(fmt::format("`tokens` must hold ids from 0 to {}.", tokenizer.vocab_size() - 1), "tokens");
+            return invalid(
+                fmt::format("`tokens` must hold ids from 0 to {}.", tokenizer.vocab_size() - 1),
+                "tokens");
         }
         text += tokenizer.piece(static_cast<TokenId>(*id), text::Special::kParse);
     }
@@ -120,7 +133,9 @@ io::Task<void> answer(Exchange& x, Result<std::string> body) {
 
 }  // namespace
 
-io::Task<void> serve_models(Exchange& x, const ShardModels& models) { return x.send_json(200, chat::models_body(models.cards())); }
+io::Task<void> serve_models(Exchange& x, const ShardModels& models) {
+    return x.send_json(200, chat::models_body(models.cards()));
+}
 
 io::Task<void> serve_model(Exchange& x, const ShardModels& models, std::string_view id) {
     for (const auto& card : models.cards()) {
@@ -129,8 +144,12 @@ io::Task<void> serve_model(Exchange& x, const ShardModels& models, std::string_v
     return x.fail(no_such_model(id));
 }
 
-io::Task<void> serve_tokenize(Exchange& x, ShardModels& models) { return answer(x, tokenize_answer(x.http().body, models)); }
-io::Task<void> serve_detokenize(Exchange& x, ShardModels& models) { return answer(x, detokenize_answer(x.http().body, models)); }
+io::Task<void> serve_tokenize(Exchange& x, ShardModels& models) {
+    return answer(x, tokenize_answer(x.http().body, models));
+}
+io::Task<void> serve_detokenize(Exchange& x, ShardModels& models) {
+    return answer(x, detokenize_answer(x.http().body, models));
+}
 
 io::Task<void> serve_health(Exchange& x) { return x.send_json(200, R"({"status":"ok"})"); }
 
@@ -153,7 +172,8 @@ io::Task<void> serve_ready(Exchange& x, const ShardModels& models) {
 
 io::Task<void> serve_metrics(Exchange& x, const ShardModels& models) {
     Core& core = x.core();
-    core.probe.gauges(core.admission.in_flight(), core.admission.draining(), core.access_log.dropped());
+    core.probe.gauges(core.admission.in_flight(), core.admission.draining(),
+                      core.access_log.dropped());
     for (const ShardModel& m : models.all()) {
         if (m.worker) core.probe.engine(m.entry->id, m.worker->name(), m.worker->status());
     }
@@ -161,23 +181,28 @@ io::Task<void> serve_metrics(Exchange& x, const ShardModels& models) {
 }
 
 io::Task<void> serve_root(Exchange& x) {
-    return x.send_json(200, R"({"service":"nereid","api":["/v1/chat/completions","/v1/completions","/v1/embeddings","/v1/models"]})");
+    return x.send_json(
+        200,
+        R"({"service":"nereid","api":["/v1/chat/completions","/v1/completions","/v1/embeddings","/v1/models"]})");
 }
 
 io::Task<void> serve_unknown_route(Exchange& x) {
     x.ended_as("unknown_route");
-    return x.send_json(404, error_json(fmt::format("Unknown request URL: {} {}. Please check the URL for typos.", x.http().method.substr(0, 16),
-                                                   x.http().path.substr(0, 200)),
-                                       kInvalidRequest, "unknown_url"));
+    return x.send_json(
+        404, error_json(fmt::format("Unknown request URL: {} {}. Please check the URL for typos.",
+                                    x.http().method.substr(0, 16), x.http().path.substr(0, 200)),
+                        kInvalidRequest, "unknown_url"));
 }
 
 io::Task<void> serve_wrong_method(Exchange& x, std::string_view allow) {
     x.ended_as("wrong_method");
     io::Headers headers = x.headers("application/json");
     headers.add("allow", allow);
-    return x.send(405, std::move(headers),
-                  error_json(fmt::format("Not allowed to {} on {}; allowed: {}.", x.http().method.substr(0, 16), x.http().path.substr(0, 200), allow),
-                             kInvalidRequest, "method_not_allowed"));
+    return x.send(
+        405, std::move(headers),
+        error_json(fmt::format("Not allowed to {} on {}; allowed: {}.",
+                               x.http().method.substr(0, 16), x.http().path.substr(0, 200), allow),
+                   kInvalidRequest, "method_not_allowed"));
 }
 
 }  // namespace nereid::gateway

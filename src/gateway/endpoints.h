@@ -9,7 +9,8 @@ namespace nereid::gateway {
 io::Task<void> serve_models(Exchange& x, const ShardModels& models);
 io::Task<void> serve_model(Exchange& x, const ShardModels& models, std::string_view id);
 // {model?, prompt | messages, add_special_tokens?, add_generation_prompt?, return_token_strs?} ->
-// {count, max_model_len, tokens, token_strs}; as vLLM's. Counts what the generating endpoints would count.
+// {count, max_model_len, tokens, token_strs}; as vLLM's. Counts what the generating endpoints would
+// count.
 io::Task<void> serve_tokenize(Exchange& x, ShardModels& models);
 // {model?, tokens} -> {prompt}
 io::Task<void> serve_detokenize(Exchange& x, ShardModels& models);

@@ -43,20 +43,27 @@ TEST_F(Endpoints, Models) {
 
 TEST_F(Endpoints, Tokenize) {
     start();
-    const Json prompt = post("/tokenize", R"({"model":"m","prompt":"ab<|im_end|>","return_token_strs":true})")->json();
+    const Json prompt =
+        post("/tokenize", R"({"model":"m","prompt":"ab<|im_end|>","return_token_strs":true})")
+            ->json();
     EXPECT_EQ(at(prompt, "count"), Json(4));
     EXPECT_EQ(at(prompt, "max_model_len"), Json(100));
     EXPECT_EQ(at(prompt, "tokens").dump(), "[256,97,98,258]");
     EXPECT_EQ(at(prompt, "token_strs.3"), Json("<|im_end|>"));
-    EXPECT_EQ(at(post("/v1/tokenize", R"({"model":"m","prompt":"a","add_special_tokens":false})")->json(), "count"), Json(1));
-    const Json chat = post("/tokenize", R"({"model":"m","messages":[{"role":"user","content":"Hi"}]})")->json();
+    EXPECT_EQ(
+        at(post("/v1/tokenize", R"({"model":"m","prompt":"a","add_special_tokens":false})")->json(),
+           "count"),
+        Json(1));
+    const Json chat =
+        post("/tokenize", R"({"model":"m","messages":[{"role":"user","content":"Hi"}]})")->json();
     EXPECT_EQ(at(chat, "tokens").dump(), "[72,105,258]");
     EXPECT_TRUE(at(chat, "token_strs").is_null());
 }
 
 TEST_F(Endpoints, TokenizeCountsWhatChatCounts) {
     start();
-    const std::string messages = R"("messages":[{"role":"system","content":"be brief"},{"role":"user","content":"Grüße"}])";
+    const std::string messages =
+        R"("messages":[{"role":"system","content":"be brief"},{"role":"user","content":"Grüße"}])";
     const Json counted = post("/tokenize", R"({"model":"m",)" + messages + "}")->json();
     auto c = post("/v1/chat/completions", R"({"model":"m",)" + messages + "}");
     worker.finish(0);
@@ -67,8 +74,10 @@ TEST_F(Endpoints, TokenizeCountsWhatChatCounts) {
 TEST_F(Endpoints, TokenizeRefusals) {
     start();
     const std::pair<const char*, const char*> cases[] = {
-        {R"({"model":"m"})", "prompt"},          {R"({"model":"m","prompt":5})", "prompt"},
-        {R"({"prompt":"x"})", "model"},          {R"({"model":"t","prompt":"x"})", "model"},
+        {R"({"model":"m"})", "prompt"},
+        {R"({"model":"m","prompt":5})", "prompt"},
+        {R"({"prompt":"x"})", "model"},
+        {R"({"model":"t","prompt":"x"})", "model"},
         {R"({"model":"m","prompt":"x","add_special_tokens":1})", "add_special_tokens"},
         {R"({"model":"m","prompt":"x","messages":[]})", "prompt"},
     };
@@ -83,8 +92,10 @@ TEST_F(Endpoints, TokenizeRefusals) {
 
 TEST_F(Endpoints, Detokenize) {
     start();
-    EXPECT_EQ(at(post("/detokenize", R"({"model":"m","tokens":[72,105,258]})")->json(), "prompt"), Json("Hi<|im_end|>"));
-    EXPECT_EQ(at(post("/detokenize", R"({"model":"m","tokens":[195]})")->json(), "prompt"), Json("\xef\xbf\xbd"));
+    EXPECT_EQ(at(post("/detokenize", R"({"model":"m","tokens":[72,105,258]})")->json(), "prompt"),
+              Json("Hi<|im_end|>"));
+    EXPECT_EQ(at(post("/detokenize", R"({"model":"m","tokens":[195]})")->json(), "prompt"),
+              Json("\xef\xbf\xbd"));
     for (const char* bad : {"[-1]", "[259]", "[1.5]", "[\"a\"]", "5"}) {
         auto c = post("/detokenize", fmt::format(R"({{"model":"m","tokens":{}}})", bad));
         EXPECT_EQ(c->status(), 400) << bad;
@@ -128,7 +139,8 @@ TEST_F(Endpoints, DrainLetsStreamsFinishAndTurnsOthersAway) {
     auto stream = chat(R"(,"stream":true)");
     auto idle = get("/health");
     auto late = client();
-    late->send("POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: " + std::to_string(chat_body().size()) + "\r\n\r\n");
+    late->send("POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: " +
+               std::to_string(chat_body().size()) + "\r\n\r\n");
     loop.settle();
     bool drained = false;
     gateway->drain([&] { drained = true; });
@@ -172,11 +184,14 @@ TEST_F(Endpoints, DestroyingTheGatewayAbortsWhatRuns) {
     EXPECT_EQ(access_lines().size(), 1u);
 }
 
-// A reader for the text format, strict where Prometheus is: every sample has a type, names and labels are well formed, no
-// sample comes twice, a family is in one piece.
+// A reader for the text format, strict where Prometheus is: every sample has a type, names and
+// labels are well formed, no sample comes twice, a family is in one piece.
 void check_exposition(const std::string& text, std::set<std::string>& families) {
     const auto name_ok = [](std::string_view n) {
-        return !n.empty() && n.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_:") == std::string_view::npos &&
+        return !n.empty() &&
+               n.find_first_not_of(
+                   "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_:") ==
+                   std::string_view::npos &&
                !(n[0] >= '0' && n[0] <= '9');
     };
     std::map<std::string, std::string> types;
@@ -207,7 +222,8 @@ void check_exposition(const std::string& text, std::set<std::string>& families) 
         }
         std::string family = name;
         for (const char* suffix : {"_bucket", "_sum", "_count"}) {
-            if (name.ends_with(suffix) && types.contains(name.substr(0, name.size() - std::string_view(suffix).size()))) {
+            if (name.ends_with(suffix) &&
+                types.contains(name.substr(0, name.size() - std::string_view(suffix).size()))) {
                 family = name.substr(0, name.size() - std::string_view(suffix).size());
             }
         }
@@ -242,15 +258,19 @@ TEST_F(Endpoints, MetricsParseAndCount) {
     std::set<std::string> families;
     check_exposition(c->body(), families);
     for (const char* name :
-         {"nereid_gateway_requests_total", "nereid_gateway_requests_in_flight", "nereid_gateway_tokens_total", "nereid_gateway_time_to_first_token_seconds",
-          "nereid_gateway_inter_token_seconds", "nereid_gateway_request_seconds", "nereid_gateway_disconnects_total", "nereid_gateway_aborts_total",
-          "nereid_gateway_keepalives_total", "nereid_gateway_rejected_total", "nereid_gateway_parse_errors_total", "nereid_engine_running",
-          "nereid_engine_waiting", "nereid_engine_kv_used_tokens", "nereid_engine_kv_total_tokens"}) {
+         {"nereid_gateway_requests_total", "nereid_gateway_requests_in_flight",
+          "nereid_gateway_tokens_total", "nereid_gateway_time_to_first_token_seconds",
+          "nereid_gateway_inter_token_seconds", "nereid_gateway_request_seconds",
+          "nereid_gateway_disconnects_total", "nereid_gateway_aborts_total",
+          "nereid_gateway_keepalives_total", "nereid_gateway_rejected_total",
+          "nereid_gateway_parse_errors_total", "nereid_engine_running", "nereid_engine_waiting",
+          "nereid_engine_kv_used_tokens", "nereid_engine_kv_total_tokens"}) {
         EXPECT_TRUE(families.contains(name)) << name;
     }
     EXPECT_EQ(metric(R"(nereid_gateway_requests_total{route="chat_completions",status="2xx"})"), 1);
     EXPECT_EQ(metric(R"(nereid_gateway_requests_total{route="chat_completions",status="4xx"})"), 1);
-    EXPECT_EQ(metric(R"(nereid_gateway_requests_total{route="chat_completions",status="none"})"), 1);
+    EXPECT_EQ(metric(R"(nereid_gateway_requests_total{route="chat_completions",status="none"})"),
+              1);
     EXPECT_EQ(metric(R"(nereid_gateway_tokens_total{kind="out"})"), 3);
     EXPECT_EQ(metric("nereid_gateway_time_to_first_token_seconds_count"), 1);
     EXPECT_EQ(metric("nereid_gateway_inter_token_seconds_count"), 1);

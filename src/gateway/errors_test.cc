@@ -25,7 +25,8 @@ class Errors : public GatewayTest {
         EXPECT_EQ(at(j, "error.param"), shape.param.empty() ? Json() : Json(shape.param));
         EXPECT_THAT(at(j, "error.message").as_string(), HasSubstr(std::string(message)));
     }
-    std::unique_ptr<Client> post(std::string_view path, std::string_view body, std::string_view headers = {}) {
+    std::unique_ptr<Client> post(std::string_view path, std::string_view body,
+                                 std::string_view headers = {}) {
         auto c = client();
         c->post(path, body, headers);
         loop.settle();
@@ -36,14 +37,18 @@ const std::string kInvalid = "invalid_request_error";
 
 TEST_F(Errors, WrongModelName) {
     start();
-    auto c = post("/v1/chat/completions", R"({"model":"gpt-9","messages":[{"role":"user","content":"x"}]})");
-    expect_error(*c, {404, kInvalid, "model_not_found", "model"}, "The model `gpt-9` does not exist");
+    auto c = post("/v1/chat/completions",
+                  R"({"model":"gpt-9","messages":[{"role":"user","content":"x"}]})");
+    expect_error(*c, {404, kInvalid, "model_not_found", "model"},
+                 "The model `gpt-9` does not exist");
 }
 
 TEST_F(Errors, BodyIsNotJson) {
     start();
-    expect_error(*post("/v1/chat/completions", "{\"model\":"), {400, kInvalid, "invalid_value", ""}, "could not parse the JSON body");
-    expect_error(*post("/v1/chat/completions", ""), {400, kInvalid, "invalid_value", ""}, "could not parse the JSON body");
+    expect_error(*post("/v1/chat/completions", "{\"model\":"), {400, kInvalid, "invalid_value", ""},
+                 "could not parse the JSON body");
+    expect_error(*post("/v1/chat/completions", ""), {400, kInvalid, "invalid_value", ""},
+                 "could not parse the JSON body");
     EXPECT_EQ(post("/v1/chat/completions", "[]")->status(), 400);
     // The process lives.
     auto ok = chat();
@@ -54,8 +59,12 @@ TEST_F(Errors, BodyIsNotJson) {
 
 TEST_F(Errors, InvalidUtf8AndLoneSurrogates) {
     start();
-    expect_error(*post("/v1/chat/completions", "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"\xff\"}]}"), {400, kInvalid, "invalid_value", ""}, "UTF-8");
-    expect_error(*post("/v1/chat/completions", R"({"model":"m","messages":[{"role":"user","content":"\ud800"}]})"), {400, kInvalid, "invalid_value", ""}, "surrogate");
+    expect_error(*post("/v1/chat/completions",
+                       "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"\xff\"}]}"),
+                 {400, kInvalid, "invalid_value", ""}, "UTF-8");
+    expect_error(*post("/v1/chat/completions",
+                       R"({"model":"m","messages":[{"role":"user","content":"\ud800"}]})"),
+                 {400, kInvalid, "invalid_value", ""}, "surrogate");
 }
 
 TEST_F(Errors, BodyTooLarge_A93) {
@@ -81,8 +90,12 @@ TEST_F(Errors, MessagesEmpty) {
 TEST_F(Errors, AbsurdParameters) {
     start();
     const std::pair<const char*, const char*> cases[] = {
-        {R"("temperature":-1)", "temperature"}, {R"("temperature":1e9)", "temperature"}, {R"("top_p":2)", "top_p"},
-        {R"("n":0)", "n"},                      {R"("n":17)", "n"},                      {R"("max_tokens":-5)", "max_tokens"},
+        {R"("temperature":-1)", "temperature"},
+        {R"("temperature":1e9)", "temperature"},
+        {R"("top_p":2)", "top_p"},
+        {R"("n":0)", "n"},
+        {R"("n":17)", "n"},
+        {R"("max_tokens":-5)", "max_tokens"},
         {R"("top_logprobs":99,"logprobs":true)", "top_logprobs"},
     };
     for (const auto& [field, param] : cases) {
@@ -96,10 +109,14 @@ TEST_F(Errors, AbsurdParameters) {
 
 TEST_F(Errors, ContextLength_A61) {
     start();
-    const std::string body = fmt::format(R"({{"model":"m","messages":[{{"role":"user","content":"{}"}}]}})", std::string(99, 'x'));
-    expect_error(*post("/v1/chat/completions", body), {400, kInvalid, "context_length_exceeded", "messages"},
-                 "This model's maximum context length is 100 tokens. However, your messages resulted in 100 tokens.");
-    expect_error(*chat(R"(,"max_tokens":98)"), {400, kInvalid, "context_length_exceeded", "messages"},
+    const std::string body = fmt::format(
+        R"({{"model":"m","messages":[{{"role":"user","content":"{}"}}]}})", std::string(99, 'x'));
+    expect_error(*post("/v1/chat/completions", body),
+                 {400, kInvalid, "context_length_exceeded", "messages"},
+                 "This model's maximum context length is 100 tokens. However, your messages "
+                 "resulted in 100 tokens.");
+    expect_error(*chat(R"(,"max_tokens":98)"),
+                 {400, kInvalid, "context_length_exceeded", "messages"},
                  "However, you requested 101 tokens (3 in the messages, 98 in the completion)");
     auto fits = chat(R"(,"max_tokens":97)");
     ASSERT_EQ(worker.jobs.size(), 1u);
@@ -120,7 +137,8 @@ TEST_F(Errors, WhatTheEngineLacksIsNamed) {
         {R"("logit_bias":{"5":1})", "logit_bias"},
         {R"("seed":1)", "seed"},
         {R"("response_format":{"type":"json_object"})", "response_format"},
-        {R"("response_format":{"type":"json_schema","json_schema":{"name":"x","schema":{"type":"object"}}})", "response_format"},
+        {R"("response_format":{"type":"json_schema","json_schema":{"name":"x","schema":{"type":"object"}}})",
+         "response_format"},
     };
     for (const auto& [field, param] : cases) {
         auto c = chat(std::string(",") + field);
@@ -135,17 +153,20 @@ TEST_F(Errors, WhatTheEngineLacksIsNamed) {
 
 TEST_F(Errors, ImagesAreRefusedByMessage) {
     start();
-    auto c = post("/v1/chat/completions",
-                  R"({"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"https://x/y.png"}}]}]})");
+    auto c = post(
+        "/v1/chat/completions",
+        R"({"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"https://x/y.png"}}]}]})");
     EXPECT_EQ(c->status(), 400) << c->raw;
     EXPECT_EQ(at(c->json(), "error.param"), Json("messages[0].content"));
 }
 
 TEST_F(Errors, ToolsNeedATemplateForThem) {
-    constexpr std::string_view kTools = R"(,"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}])";
+    constexpr std::string_view kTools =
+        R"(,"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}])";
     text_.chat_template = std::make_shared<PlainTemplate>(text_.tokenizer, false);
     start();
-    expect_error(*chat(kTools), {400, kInvalid, "unsupported_parameter", "tools"}, "no place for tools");
+    expect_error(*chat(kTools), {400, kInvalid, "unsupported_parameter", "tools"},
+                 "no place for tools");
     auto none = chat(std::string(kTools) + R"(,"tool_choice":"none")");
     EXPECT_EQ(worker.jobs.size(), 1u) << none->raw;
 }
@@ -155,23 +176,27 @@ TEST_F(Errors, ToolsAreRenderedWhereTheTemplateTakesThem) {
     auto c = chat(R"(,"tools":[{"type":"function","function":{"name":"f"}}])");
     ASSERT_EQ(worker.jobs.size(), 1u) << c->raw;
     EXPECT_EQ(worker.jobs[0].request.prompt.back(), 'f');
-    auto forced = chat(R"(,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"required")");
+    auto forced =
+        chat(R"(,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"required")");
     EXPECT_EQ(at(forced->json(), "error.param"), Json("tool_choice"));
 }
 
 TEST_F(Errors, UnknownRouteAndWrongMethod) {
     start();
-    expect_error(*post("/v1/nothing", "{}"), {404, kInvalid, "unknown_url", ""}, "Unknown request URL: POST /v1/nothing.");
+    expect_error(*post("/v1/nothing", "{}"), {404, kInvalid, "unknown_url", ""},
+                 "Unknown request URL: POST /v1/nothing.");
     auto c = client();
     c->get("/v1/chat/completions");
     loop.settle();
-    expect_error(*c, {405, kInvalid, "method_not_allowed", ""}, "Not allowed to GET on /v1/chat/completions");
+    expect_error(*c, {405, kInvalid, "method_not_allowed", ""},
+                 "Not allowed to GET on /v1/chat/completions");
     EXPECT_EQ(c->header("allow"), "POST");
 }
 
 TEST_F(Errors, CompressedBodyIsRefused) {
     start();
-    expect_error(*post("/v1/chat/completions", "xx", "content-encoding: zstd\r\n"), {415, kInvalid, "unsupported_content_encoding", ""}, "");
+    expect_error(*post("/v1/chat/completions", "xx", "content-encoding: zstd\r\n"),
+                 {415, kInvalid, "unsupported_content_encoding", ""}, "");
 }
 
 TEST_F(Errors, MalformedHttpIsAnsweredInTheSameShape) {
@@ -239,7 +264,9 @@ class Keys : public Errors {
     }
     ~Keys() override { std::filesystem::remove(path_); }
     void write(std::string_view text) { std::ofstream(path_) << text; }
-    std::string bearer(const NewKey& key) const { return "authorization: Bearer " + key.key + "\r\n"; }
+    std::string bearer(const NewKey& key) const {
+        return "authorization: Bearer " + key.key + "\r\n";
+    }
     std::string path_;
     NewKey a_, b_;
 };
@@ -247,7 +274,8 @@ class Keys : public Errors {
 TEST_F(Keys, NeededAndTaken) {
     start();
     expect_error(*chat(), {401, kInvalid, "invalid_api_key", ""}, "You didn't provide an API key");
-    expect_error(*chat("", "authorization: Bearer sk-wrong\r\n"), {401, kInvalid, "invalid_api_key", ""}, "Incorrect API key");
+    expect_error(*chat("", "authorization: Bearer sk-wrong\r\n"),
+                 {401, kInvalid, "invalid_api_key", ""}, "Incorrect API key");
     auto c = chat("", bearer(a_));
     ASSERT_EQ(worker.jobs.size(), 1u);
     worker.finish(0);
@@ -296,7 +324,7 @@ TEST_F(Keys, ReloadKeepsStreamsAndCounters) {
     const auto bad = gateway->reload(options);
     ASSERT_FALSE(bad.ok());
     EXPECT_THAT(bad.error().message, HasSubstr(path_ + ":1: there is no ':'"));
-    EXPECT_EQ(chat("", bearer(a_))->status(), 429);    // the old table still holds
+    EXPECT_EQ(chat("", bearer(a_))->status(), 429);  // the old table still holds
     write(a_.line + "\n" + b_.line + "\n");
     options.retry_after = 7s;
     ASSERT_TRUE(gateway->reload(options).ok());

@@ -12,10 +12,12 @@
 namespace nereid::gateway {
 namespace {
 
-constexpr std::string_view kApiVersion = "2020-10-01";    // what OpenAI's own servers say
+constexpr std::string_view kApiVersion = "2020-10-01";  // what OpenAI's own servers say
 constexpr std::string_view kJson = "application/json";
 
-std::int64_t ceil_seconds(Duration d) { return std::max<std::int64_t>(1, (d + 1s - Duration{1}) / 1s); }
+std::int64_t ceil_seconds(Duration d) {
+    return std::max<std::int64_t>(1, (d + 1s - Duration{1}) / 1s);
+}
 
 // The official SDKs obey x-should-retry first, then retry-after-ms, then retry-after.
 void add_retry_headers(io::Headers& headers, const Error& error, int status, Duration retry_after) {
@@ -29,15 +31,16 @@ void add_retry_headers(io::Headers& headers, const Error& error, int status, Dur
 
 }  // namespace
 
-Exchange::Exchange(Core& core, io::Loop& loop, std::shared_ptr<const Settings> settings, io::HttpRequest& http,
-                   io::HttpReply& reply, std::string fallback_id)
+Exchange::Exchange(Core& core, io::Loop& loop, std::shared_ptr<const Settings> settings,
+                   io::HttpRequest& http, io::HttpReply& reply, std::string fallback_id)
     : core_(core), loop_(loop), settings_(std::move(settings)), http_(http), reply_(reply) {
     const auto offered = sane_request_id(http_.headers.get("x-request-id"));
     record.id = offered.empty() ? std::move(fallback_id) : std::string(offered);
     record.received = http_.received;
     record.peer = http_.peer;
     if (const auto parent = http_.headers.get("traceparent"); !parent.empty()) {
-        if (const auto context = ops::parse_traceparent(parent)) record.trace_id = context->trace_id_hex();
+        if (const auto context = ops::parse_traceparent(parent))
+            record.trace_id = context->trace_id_hex();
     }
 }
 
@@ -45,7 +48,8 @@ Exchange::~Exchange() {
     if (record.end.empty()) record.end = record.status == 0 ? "aborted" : "ok";
     const TimePoint now = loop_.now();
     core_.probe.ended(record, now);
-    if (core_.access_log.enabled()) core_.access_log.write(access_line(record, now, loop_.wall_now()));
+    if (core_.access_log.enabled())
+        core_.access_log.write(access_line(record, now, loop_.wall_now()));
 }
 
 bool Exchange::authenticate() {
@@ -98,13 +102,16 @@ void Exchange::write_failed(const Error& error) {
     record.end = error.code == Code::kDeadlineExceeded ? kEndSlowClient : kEndClientGone;
 }
 
-std::string error_json(std::string_view message, std::string_view type, std::string_view code, std::string_view param) {
+std::string error_json(std::string_view message, std::string_view type, std::string_view code,
+                       std::string_view param) {
     std::string out;
     JsonWriter w(out);
     w.begin_object().key("error").begin_object();
     w.member("message", message).member("type", type);
-    if (param.empty()) w.key("param").null();
-    else w.member("param", param);
+    if (param.empty())
+        w.key("param").null();
+    else
+        w.member("param", param);
     w.member("code", code);
     w.end_object().end_object();
     return out;

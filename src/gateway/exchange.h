@@ -1,5 +1,5 @@
-// Exchange: one request and its one response. Whatever ends it, its destructor releases the slot, writes the one
-// access-log line and moves the metrics: nothing else does (cases A31, A55).
+// Exchange: one request and its one response. Whatever ends it, its destructor releases the slot,
+// writes the one access-log line and moves the metrics: nothing else does (cases A31, A55).
 //
 // Lives in the frame of the connection's handler. Loop thread only.
 #pragma once
@@ -17,8 +17,8 @@ namespace nereid::gateway {
 
 class Exchange {
   public:
-    Exchange(Core& core, io::Loop& loop, std::shared_ptr<const Settings> settings, io::HttpRequest& http, io::HttpReply& reply,
-             std::string fallback_id);
+    Exchange(Core& core, io::Loop& loop, std::shared_ptr<const Settings> settings,
+             io::HttpRequest& http, io::HttpReply& reply, std::string fallback_id);
     ~Exchange();
     Exchange(const Exchange&) = delete;
     Exchange& operator=(const Exchange&) = delete;
@@ -43,7 +43,8 @@ class Exchange {
     // The whole response in one write. A client that is gone is noted in the record.
     io::Task<void> send(int status, io::Headers headers, std::string body);
     io::Task<void> send_json(int status, std::string body);
-    // The error in OpenAI's shape, with its status and retry hints; nothing may have been sent before.
+    // The error in OpenAI's shape, with its status and retry hints; nothing may have been sent
+    // before.
     io::Task<void> fail(Error error);
 
     // Sets why it ended, unless that is known already.
@@ -62,6 +63,7 @@ class Exchange {
 };
 
 // An error object that no Error code stands for (unknown route, method, encoding).
-std::string error_json(std::string_view message, std::string_view type, std::string_view code, std::string_view param = {});
+std::string error_json(std::string_view message, std::string_view type, std::string_view code,
+                       std::string_view param = {});
 
 }  // namespace nereid::gateway

@@ -16,7 +16,8 @@ namespace {
 
 constexpr std::size_t kMaxKeyFile = 16 << 20;
 
-// Runs `fn` on the loop and waits for it. For start, reload and the end, never on the path of a request.
+// Runs `fn` on the loop and waits for it. For start, reload and the end, never on the path of a
+// request.
 void run_on(io::Loop& loop, std::move_only_function<void()> fn) {
     if (loop.on_loop_thread()) return fn();
     std::promise<void> done;
@@ -27,34 +28,46 @@ void run_on(io::Loop& loop, std::move_only_function<void()> fn) {
     done.get_future().wait();
 }
 
-Result<std::shared_ptr<const KeyTable>> load_keys(const std::string& path, const KeyTable* previous) {
+Result<std::shared_ptr<const KeyTable>> load_keys(const std::string& path,
+                                                  const KeyTable* previous) {
     if (path.empty()) return std::shared_ptr<const KeyTable>();
     auto text = io::read_file(path, kMaxKeyFile);
     if (!text.ok()) {
-        return err(Code::kConfig, fmt::format("gateway.api_keys: {}: {}. Mend: give a readable file; `nereid keys new` makes its lines.", path, text.error().message));
+        return err(Code::kConfig, fmt::format("gateway.api_keys: {}: {}. Mend: give a readable "
+                                              "file; `nereid keys new` makes its lines.",
+                                              path, text.error().message));
     }
     return KeyTable::parse(*text, path, previous);
 }
 
 Result<void> check_models(const std::vector<ModelEntry>& models) {
-    if (models.empty()) return err(Code::kConfig, "the gateway has no model to serve. Mend: name one.");
+    if (models.empty())
+        return err(Code::kConfig, "the gateway has no model to serve. Mend: name one.");
     std::set<std::string_view> names;
     for (const ModelEntry& m : models) {
         if (static_cast<bool>(m.worker) == static_cast<bool>(m.text_backend)) {
-            return err(Code::kConfig, fmt::format("model \"{}\" needs either a worker or a text backend", m.id));
+            return err(Code::kConfig,
+                       fmt::format("model \"{}\" needs either a worker or a text backend", m.id));
         }
         bool fresh = names.insert(m.id).second;
         for (const std::string& alias : m.aliases) fresh = names.insert(alias).second && fresh;
-        if (!fresh) return err(Code::kConfig, fmt::format("model \"{}\": its name or an alias is taken by another model. Mend: names must differ.", m.id));
+        if (!fresh)
+            return err(Code::kConfig, fmt::format("model \"{}\": its name or an alias is taken by "
+                                                  "another model. Mend: names must differ.",
+                                                  m.id));
     }
     return {};
 }
 
 class GatewayImpl final : public Gateway {
   public:
-    GatewayImpl(std::vector<ShardContext> contexts, GatewayOptions options, std::vector<ModelEntry> models, ops::Logger& log,
-                ops::Registry& metrics, std::shared_ptr<const KeyTable> keys)
-        : contexts_(std::move(contexts)), models_(std::move(models)), options_(std::move(options)), keys_(std::move(keys)),
+    GatewayImpl(std::vector<ShardContext> contexts, GatewayOptions options,
+                std::vector<ModelEntry> models, ops::Logger& log, ops::Registry& metrics,
+                std::shared_ptr<const KeyTable> keys)
+        : contexts_(std::move(contexts)),
+          models_(std::move(models)),
+          options_(std::move(options)),
+          keys_(std::move(keys)),
           core_(options_.queue_max, log, metrics) {}
 
     ~GatewayImpl() override {
@@ -63,15 +76,19 @@ class GatewayImpl final : public Gateway {
 
     Result<io::Endpoint> start() override {
         TRY_VOID(core_.access_log.open(options_.access_log));
+        TRY_VOID(open_tls());
+        warn_if_open();
         const auto settings = snapshot();
-        io::Endpoint at{.host = options_.host, .port = static_cast<std::uint16_t>(options_.port), .unix_path = {}};
+        io::Endpoint at{.host = options_.host,
+                        .port = static_cast<std::uint16_t>(options_.port),
+                        .unix_path = {}};
         for (std::size_t i = 0; i < contexts_.size(); ++i) {
             std::unique_ptr<GatewayShard> shard;
             Result<io::Endpoint> bound{at};
             run_on(*contexts_[i].loop, [&] { bound = start_shard(i, at, settings, shard); });
-            shards_.push_back(std::move(shard));
+            if (shard) shards_.push_back(std::move(shard));  // null when it could not bind
             if (!bound.ok()) return bound;
-            at.port = bound->port;    // with port 0 the first shard's choice is everybody's
+            at.port = bound->port;  // with port 0 the first shard's choice is everybody's
         }
         return at;
     }
@@ -80,6 +97,7 @@ class GatewayImpl final : public Gateway {
         TRY_VOID(options.validate());
         TRY(auto keys, load_keys(options.api_keys, keys_.get()));
         TRY_VOID(core_.access_log.reopen());
+        if (core_.tls) TRY_VOID(core_.tls->reload(contexts_[0].loop->wall_now()));
         options_ = options;
         keys_ = std::move(keys);
         core_.admission.set_queue_max(options_.queue_max);
@@ -96,20 +114,41 @@ class GatewayImpl final : public Gateway {
             if (left->fetch_sub(1) == 1) first->post(done);
         };
         for (auto& shard : shards_) {
-            run_on(shard->loop(), [&] { shard->drain(shard->loop().now() + options_.drain_timeout, one_done); });
+            run_on(shard->loop(),
+                   [&] { shard->drain(shard->loop().now() + options_.drain_timeout, one_done); });
         }
     }
 
   private:
-    // A copy per shard, so that requests do not share a reference count between cores.
-    std::shared_ptr<const Settings> snapshot() const { return std::make_shared<const Settings>(Settings{options_, keys_}); }
+    Result<void> open_tls() {
+        if (options_.tls_cert.empty()) return {};
+        io::TlsServerOptions files{.certificate_file = options_.tls_cert,
+                                   .key_file = options_.tls_key};
+        TRY(core_.tls, io::TlsServer::create(std::move(files), contexts_[0].loop->wall_now()));
+        return {};
+    }
 
-    Result<io::Endpoint> start_shard(std::size_t i, const io::Endpoint& at, std::shared_ptr<const Settings> settings,
+    void warn_if_open() const {
+        if (keys_ || is_loopback(options_.host)) return;
+        core_.log.warn(
+            "OPEN TO THE NETWORK WITHOUT API KEYS: anybody who reaches this port may use the model",
+            {{"host", options_.host}, {"mend", "--api-keys FILE"}});
+    }
+
+    // A copy per shard, so that requests do not share a reference count between cores.
+    std::shared_ptr<const Settings> snapshot() const {
+        return std::make_shared<const Settings>(Settings{options_, keys_});
+    }
+
+    Result<io::Endpoint> start_shard(std::size_t i, const io::Endpoint& at,
+                                     std::shared_ptr<const Settings> settings,
                                      std::unique_ptr<GatewayShard>& out) {
         TRY(auto listener, contexts_[i].network->listen(at, contexts_.size() > 1));
         const io::Endpoint bound = listener->local();
+        const bool tls = core_.tls != nullptr;
+        if (tls) listener = core_.tls->wrap(*contexts_[i].loop, std::move(listener));
         out = std::make_unique<GatewayShard>(core_, contexts_[i], i, std::move(settings), models_);
-        out->serve(std::move(listener), false);
+        out->serve(std::move(listener), tls);
         return bound;
     }
 
@@ -118,18 +157,20 @@ class GatewayImpl final : public Gateway {
     GatewayOptions options_;
     std::shared_ptr<const KeyTable> keys_;
     Core core_;
-    std::vector<std::unique_ptr<GatewayShard>> shards_;    // the first to go
+    std::vector<std::unique_ptr<GatewayShard>> shards_;  // the first to go
 };
 
 }  // namespace
 
-Result<std::unique_ptr<Gateway>> make_gateway(std::vector<ShardContext> shards, GatewayOptions options, std::vector<ModelEntry> models,
-                                              ops::Logger& log, ops::Registry& metrics) {
+Result<std::unique_ptr<Gateway>> make_gateway(std::vector<ShardContext> shards,
+                                              GatewayOptions options,
+                                              std::vector<ModelEntry> models, ops::Logger& log,
+                                              ops::Registry& metrics) {
     TRY_VOID(options.validate());
     TRY_VOID(check_models(models));
     TRY(auto keys, load_keys(options.api_keys, nullptr));
-    return std::unique_ptr<Gateway>(
-        std::make_unique<GatewayImpl>(std::move(shards), std::move(options), std::move(models), log, metrics, std::move(keys)));
+    return std::unique_ptr<Gateway>(std::make_unique<GatewayImpl>(
+        std::move(shards), std::move(options), std::move(models), log, metrics, std::move(keys)));
 }
 
 }  // namespace nereid::gateway

@@ -1,5 +1,5 @@
-// A gateway on one loop of virtual time with two models, "m" (token engine) and "t" (text engine), both under the test's
-// control.
+// A gateway on one loop of virtual time with two models, "m" (token engine) and "t" (text engine),
+// both under the test's control.
 #pragma once
 
 #include "gateway/gateway_testing.h"
@@ -8,24 +8,32 @@
 
 namespace nereid::gateway {
 
-// A text engine that gives what the test puts into `script`, and waits at a null entry for release().
+// A text engine that gives what the test puts into `script`, and waits at a null entry for
+// release().
 class FakeTextBackend final : public pools::TextBackend {
   public:
     struct Shared {
         std::vector<std::vector<model::Event>> script;
         int running = 0;
         int runs = 0;
-        int cut = 0;                   // destroyed before its end
+        int cut = 0;  // destroyed before its end
         model::Request last;
         std::vector<io::Signal*> waiting;
     };
     FakeTextBackend(io::Loop& loop, Shared& shared) : loop_(loop), shared_(shared) {}
-    io::Task<void> run(const model::Request& request, OnEvents on_events, std::string* served_by) override {
+    io::Task<void> run(const model::Request& request, OnEvents on_events,
+                       std::string* served_by) override {
         struct Running {
             Shared& s;
             bool done = false;
-            explicit Running(Shared& shared) : s(shared) { ++s.running; ++s.runs; }
-            ~Running() { --s.running; s.cut += done ? 0 : 1; }
+            explicit Running(Shared& shared) : s(shared) {
+                ++s.running;
+                ++s.runs;
+            }
+            ~Running() {
+                --s.running;
+                s.cut += done ? 0 : 1;
+            }
         } running(shared_);
         if (served_by != nullptr) *served_by = "http://upstream";
         shared_.last = request;
@@ -71,7 +79,9 @@ class GatewayTest : public testing::Test {
         models[0].text = text_;
         models[0].worker = [this](io::Loop&) { return worker.handle(); };
         models[1].id = "t";
-        models[1].text_backend = [this](const ShardContext& c) { return std::make_unique<FakeTextBackend>(*c.loop, backend); };
+        models[1].text_backend = [this](const ShardContext& c) {
+            return std::make_unique<FakeTextBackend>(*c.loop, backend);
+        };
         auto made = make_gateway({{&loop, &net}}, options, std::move(models), log, metrics);
         ASSERT_TRUE(made.ok()) << made.error().message;
         gateway = std::move(*made);
@@ -87,11 +97,13 @@ class GatewayTest : public testing::Test {
         return c;
     }
     static std::string chat_body(std::string_view extra = {}) {
-        return fmt::format(R"({{"model":"m","messages":[{{"role":"user","content":"Hi"}}]{}}})", extra);
+        return fmt::format(R"({{"model":"m","messages":[{{"role":"user","content":"Hi"}}]{}}})",
+                           extra);
     }
     std::string log_path() const {
         const auto* info = testing::UnitTest::GetInstance()->current_test_info();
-        return fmt::format("{}nereid-gateway-{}-{}.log", testing::TempDir(), getpid(), info->name());
+        return fmt::format("{}nereid-gateway-{}-{}.log", testing::TempDir(), getpid(),
+                           info->name());
     }
     std::vector<Json> access_lines() {
         std::ifstream in(log_path());

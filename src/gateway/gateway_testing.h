@@ -1,4 +1,5 @@
-// For the gateway's tests: engines under the test's control, clients on an in-memory network, virtual time.
+// For the gateway's tests: engines under the test's control, clients on an in-memory network,
+// virtual time.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -30,7 +31,8 @@ class ByteTokenizer final : public text::Tokenizer {
     ByteTokenizer() {
         for (int i = 0; i < 256; ++i) bytes_.push_back(static_cast<char>(i));
     }
-    void encode(std::string_view text, text::Special special, std::vector<TokenId>& out) const override {
+    void encode(std::string_view text, text::Special special,
+                std::vector<TokenId>& out) const override {
         constexpr std::string_view kMark = "<|im_end|>";
         for (std::size_t i = 0; i < text.size(); ++i) {
             if (special == text::Special::kParse && text.substr(i).starts_with(kMark)) {
@@ -42,7 +44,8 @@ class ByteTokenizer final : public text::Tokenizer {
         }
     }
     std::string_view piece(TokenId id, text::Special special) const override {
-        if (id >= 0 && id < 256) return std::string_view(bytes_).substr(static_cast<std::size_t>(id), 1);
+        if (id >= 0 && id < 256)
+            return std::string_view(bytes_).substr(static_cast<std::size_t>(id), 1);
         if (special == text::Special::kPlain) return {};
         return id == kImEnd ? "<|im_end|>" : id == kEnd ? "<end>" : id == kBos ? "<bos>" : "";
     }
@@ -59,16 +62,19 @@ class ByteTokenizer final : public text::Tokenizer {
 // Joins the text of the messages; a token for the end of each.
 class PlainTemplate final : public text::ChatTemplate {
   public:
-    PlainTemplate(std::shared_ptr<const text::Tokenizer> t, bool tools) : tokenizer_(std::move(t)), tools_(tools) {}
+    PlainTemplate(std::shared_ptr<const text::Tokenizer> t, bool tools)
+        : tokenizer_(std::move(t)), tools_(tools) {}
     Result<text::RenderedPrompt> render(const model::Request& r) const override {
         text::RenderedPrompt out;
         for (const model::Message& m : r.messages) {
             for (const model::Part& p : m.parts) {
-                if (const auto* t = std::get_if<model::TextPart>(&p)) tokenizer_->encode(t->text, text::Special::kPlain, out.tokens);
+                if (const auto* t = std::get_if<model::TextPart>(&p))
+                    tokenizer_->encode(t->text, text::Special::kPlain, out.tokens);
             }
             out.tokens.push_back(ByteTokenizer::kImEnd);
         }
-        for (const model::Tool& tool : r.tools) tokenizer_->encode(tool.name, text::Special::kPlain, out.tokens);
+        for (const model::Tool& tool : r.tools)
+            tokenizer_->encode(tool.name, text::Special::kPlain, out.tokens);
         return out;
     }
     const std::string& source() const override { return source_; }
@@ -99,13 +105,13 @@ class FakeWorker {
     struct Job {
         model::AddRequest request;
         pools::UpdateFn on_update;
-        bool open = true;       // the gateway holds its Session
-        bool ended = false;     // finished or failed
+        bool open = true;    // the gateway holds its Session
+        bool ended = false;  // finished or failed
     };
     pools::WorkerStatus status;
     std::deque<Job> jobs;
     int aborts = 0;
-    std::optional<Error> refuse;    // every submit at once
+    std::optional<Error> refuse;  // every submit at once
 
     FakeWorker() {
         status.state = pools::WorkerState::kReady;
@@ -126,10 +132,13 @@ class FakeWorker {
     }
     void say(std::size_t job, std::string_view text) {
         pools::Update u;
-        for (const char c : text) u.tokens.push_back({.id = {}, .token = static_cast<unsigned char>(c), .logprob = -0.5f, .top = {}});
+        for (const char c : text)
+            u.tokens.push_back(
+                {.id = {}, .token = static_cast<unsigned char>(c), .logprob = -0.5f, .top = {}});
         update(job, std::move(u));
     }
-    void finish(std::size_t job, model::EndReason reason = model::EndReason::kStop, std::optional<Error> error = {}) {
+    void finish(std::size_t job, model::EndReason reason = model::EndReason::kStop,
+                std::optional<Error> error = {}) {
         pools::Update u;
         model::Finished f;
         f.reason = reason;
@@ -137,7 +146,8 @@ class FakeWorker {
         f.prefill_time = 30ms;
         f.decode_time = 40ms;
         f.error = std::move(error);
-        if (reason == model::EndReason::kStop) u.tokens.push_back({.id = {}, .token = ByteTokenizer::kEnd, .logprob = 0, .top = {}});
+        if (reason == model::EndReason::kStop)
+            u.tokens.push_back({.id = {}, .token = ByteTokenizer::kEnd, .logprob = 0, .top = {}});
         u.finished = f;
         update(job, std::move(u));
     }
@@ -173,7 +183,8 @@ class FakeWorker {
         explicit Handle(FakeWorker& w) : worker_(w) {}
         std::string_view name() const override { return "fake-0"; }
         const pools::WorkerStatus& status() const override { return worker_.status; }
-        std::unique_ptr<pools::Session> submit(model::AddRequest request, pools::UpdateFn fn) override {
+        std::unique_ptr<pools::Session> submit(model::AddRequest request,
+                                               pools::UpdateFn fn) override {
             worker_.jobs.push_back({std::move(request), std::move(fn)});
             auto session = std::make_unique<OpenSession>(worker_, worker_.jobs.size() - 1);
             if (worker_.refuse) worker_.lose(worker_.jobs.size() - 1, *worker_.refuse);
@@ -190,12 +201,19 @@ class Client {
   public:
     Client(io::TestNetwork& net) : stream_(net.dial()) { reading_.start(read()); }
     void send(std::string bytes) { sending_.start(write(std::move(bytes))); }
-    void post(std::string_view path, std::string_view body, std::string_view headers = {}) { request("POST", path, body, headers); }
-    void get(std::string_view path, std::string_view headers = {}) { request("GET", path, {}, headers); }
-    void request(std::string_view method, std::string_view path, std::string_view body, std::string_view headers) {
+    void post(std::string_view path, std::string_view body, std::string_view headers = {}) {
+        request("POST", path, body, headers);
+    }
+    void get(std::string_view path, std::string_view headers = {}) {
+        request("GET", path, {}, headers);
+    }
+    void request(std::string_view method, std::string_view path, std::string_view body,
+                 std::string_view headers) {
         raw.clear();
         std::string text = fmt::format("{} {} HTTP/1.1\r\nhost: test\r\n{}", method, path, headers);
-        if (method == "POST") text += fmt::format("content-type: application/json\r\ncontent-length: {}\r\n", body.size());
+        if (method == "POST")
+            text += fmt::format("content-type: application/json\r\ncontent-length: {}\r\n",
+                                body.size());
         send(text + "\r\n" + std::string(body));
     }
     void hang_up() {

@@ -19,13 +19,18 @@ namespace chat = dialect::chat;
 Result<model::Request> parse(Exchange& x) {
     auto body = Json::parse(x.http().body);
     if (!body.ok()) {
-        return err(Code::kInvalidArgument, "We could not parse the JSON body of your request: " + body.error().message + ".");
+        return err(Code::kInvalidArgument, "We could not parse the JSON body of your request: " +
+                                               body.error().message + ".");
     }
-    const chat::ParseLimits limits{.max_n = static_cast<std::uint32_t>(x.options().max_n), .strict_unknown_fields = x.options().strict_fields};
+    const chat::ParseLimits limits{.max_n = static_cast<std::uint32_t>(x.options().max_n),
+                                   .strict_unknown_fields = x.options().strict_fields};
     switch (x.record.route) {
-        case Route::kCompletions: return chat::parse_completion(*body, limits);
-        case Route::kEmbeddings: return chat::parse_embeddings(*body, limits);
-        default: return chat::parse_chat(*body, limits);
+        case Route::kCompletions:
+            return chat::parse_completion(*body, limits);
+        case Route::kEmbeddings:
+            return chat::parse_embeddings(*body, limits);
+        default:
+            return chat::parse_chat(*body, limits);
     }
 }
 
@@ -44,9 +49,12 @@ chat::ResponseMeta meta_of(const model::Request& r, std::string id, WallTime now
 
 std::string_view id_prefix(model::Endpoint endpoint) {
     switch (endpoint) {
-        case model::Endpoint::kCompletions: return "cmpl";
-        case model::Endpoint::kEmbeddings: return "embd";
-        default: return "chatcmpl";
+        case model::Endpoint::kCompletions:
+            return "cmpl";
+        case model::Endpoint::kEmbeddings:
+            return "embd";
+        default:
+            return "chatcmpl";
     }
 }
 
@@ -73,7 +81,8 @@ io::Task<void> run_tokens(Exchange& x, ShardTools tools, ShardModel& m, model::R
         co_await x.fail(std::move(plan.error()));
         co_return;
     }
-    chat::ResponseMeta meta = meta_of(request, make_id(id_prefix(request.endpoint), tools.prng), x.loop().wall_now());
+    chat::ResponseMeta meta =
+        meta_of(request, make_id(id_prefix(request.endpoint), tools.prng), x.loop().wall_now());
     meta.system_fingerprint = fingerprint(**info);
     meta.n = static_cast<std::uint32_t>(plan->adds.size());
     meta.echo = std::move(plan->echo);
@@ -83,12 +92,18 @@ io::Task<void> run_tokens(Exchange& x, ShardTools tools, ShardModel& m, model::R
 }
 
 io::Task<void> run_text(Exchange& x, ShardTools tools, ShardModel& m, model::Request request) {
-    Responder responder(x, meta_of(request, make_id(id_prefix(request.endpoint), tools.prng), x.loop().wall_now()), request.stream);
-    co_await m.backend->run(request, [&responder](std::vector<model::Event>& events) { return responder.on_events(events); }, &x.record.worker);
+    Responder responder(
+        x, meta_of(request, make_id(id_prefix(request.endpoint), tools.prng), x.loop().wall_now()),
+        request.stream);
+    request.model = m.entry->id;  // an alias means nothing to the server
+    co_await m.backend->run(
+        request,
+        [&responder](std::vector<model::Event>& events) { return responder.on_events(events); },
+        &x.record.worker);
 }
 
-// Runs `work`, and cuts it short when the client goes away. (The disconnect is told from the loop, never on the stack of
-// `work`.)
+// Runs `work`, and cuts it short when the client goes away. (The disconnect is told from the loop,
+// never on the stack of `work`.)
 io::Task<void> run_until_gone(Exchange& x, io::Task<void> work) {
     Subtask task;
     const auto cancel = std::make_shared<Subtask*>(&task);
@@ -117,16 +132,19 @@ io::Task<void> generate(Exchange& x, ShardTools tools) {
     x.record.ignored_fields = std::move(request->ignored_fields);
     ShardModel* m = tools.models.find(request->model);
     if (m == nullptr) {
-        x.record.model.clear();    // a name of the caller's invention is no label and no log text
+        x.record.model.clear();  // a name of the caller's invention is no label and no log text
         co_await x.fail(no_such_model(request->model));
         co_return;
     }
     if (auto admitted = x.admit(); !admitted.ok()) {
-        x.core().probe.rejected(admitted.error().code == Code::kRateLimited ? Rejected::kKey : x.core().admission.draining() ? Rejected::kDraining : Rejected::kQueue);
+        x.core().probe.rejected(admitted.error().code == Code::kRateLimited ? Rejected::kKey
+                                : x.core().admission.draining()             ? Rejected::kDraining
+                                                                            : Rejected::kQueue);
         co_await x.fail(std::move(admitted.error()));
         co_return;
     }
-    auto work = m->worker ? run_tokens(x, tools, *m, *std::move(request)) : run_text(x, tools, *m, *std::move(request));
+    auto work = m->worker ? run_tokens(x, tools, *m, *std::move(request))
+                          : run_text(x, tools, *m, *std::move(request));
     co_await run_until_gone(x, std::move(work));
 }
 

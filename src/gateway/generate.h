@@ -1,5 +1,5 @@
-// The generating endpoints (chat, completions, embeddings): parse, admit, run on the engine that the model names, and end
-// early when the client goes away.
+// The generating endpoints (chat, completions, embeddings): parse, admit, run on the engine that
+// the model names, and end early when the client goes away.
 #pragma once
 
 #include "base/prng.h"
@@ -11,7 +11,7 @@ namespace nereid::gateway {
 // What one shard brings to its requests.
 struct ShardTools {
     ShardModels& models;
-    Prng& prng;    // ids and default seeds
+    Prng& prng;  // ids and default seeds
 };
 // Completes when the response is complete or the client gone.
 io::Task<void> generate(Exchange& x, ShardTools tools);

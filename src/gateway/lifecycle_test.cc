@@ -91,7 +91,7 @@ TEST_F(Lifecycle, WholeAnswerSurvivesALongGeneration) {
 
 TEST_F(Lifecycle, DisconnectInEachPhaseIsExactlyOneAbort_A54_A55) {
     start();
-    const auto phases = {0, 1, 2};    // queued, prefilling, decoding
+    const auto phases = {0, 1, 2};  // queued, prefilling, decoding
     int expected = 0;
     for (const std::string_view extra : {R"(,"stream":true)", ""}) {
         for (const int phase : phases) {
@@ -152,7 +152,8 @@ TEST_F(Lifecycle, CompletionsTakeSeveralPrompts) {
     loop.settle();
     ASSERT_EQ(worker.jobs.size(), 2u);
     EXPECT_EQ(worker.jobs[0].request.prompt, (std::vector<TokenId>{ByteTokenizer::kBos, 'a', 'b'}));
-    EXPECT_EQ(worker.jobs[1].request.prompt, (std::vector<TokenId>{ByteTokenizer::kBos, 'c', ByteTokenizer::kImEnd}));
+    EXPECT_EQ(worker.jobs[1].request.prompt,
+              (std::vector<TokenId>{ByteTokenizer::kBos, 'c', ByteTokenizer::kImEnd}));
     EXPECT_EQ(worker.jobs[0].request.max_tokens, 5u);
     for (std::size_t i : {1u, 0u}) {
         worker.say(i, i == 0 ? "X" : "Y");
@@ -249,7 +250,8 @@ TEST_F(Lifecycle, KeepAliveConnectionServesManyRequests) {
 TEST_F(Lifecycle, AccessLineTellsHowItWentAndNoText) {
     start();
     auto c = chat(R"(,"stream":true,"verbosity":"low")",
-                  "x-request-id: abc-1\r\ntraceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\r\n");
+                  "x-request-id: abc-1\r\ntraceparent: "
+                  "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\r\n");
     worker.start(0, 2);
     loop.advance(20ms);
     worker.say(0, "secret words");
@@ -279,14 +281,17 @@ TEST_F(Lifecycle, AccessLineTellsHowItWentAndNoText) {
 }
 
 TEST_F(Lifecycle, AClientThatDoesNotReadIsCutAndItsRequestAborted) {
-    io::TestNetwork narrow(loop, 2048);    // less room than the answer
+    io::TestNetwork narrow(loop, 2048);  // less room than the answer
     start();
     auto c = chat(R"(,"stream":true)");
-    // The client's own side is read by the fixture at once, so a raw peer that never reads stands in for it.
+    // The client's own side is read by the fixture at once, so a raw peer that never reads stands
+    // in for it.
     auto peer = net.dial();
     io::RootTask sending;
     const std::string body = chat_body(R"(,"stream":true)");
-    const std::string text = fmt::format("POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{}", body.size(), body);
+    const std::string text =
+        fmt::format("POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{}",
+                    body.size(), body);
     sending.start([](io::Stream& s, const std::string& t) -> io::Task<void> {
         const std::string_view pieces[] = {t};
         (void)co_await s.write(pieces);
@@ -316,7 +321,8 @@ TEST_F(Lifecycle, ExactlyOneEndUnderRandomOrders) {
         const std::size_t first_job = worker.jobs.size();
         const auto count = 1 + prng.below(3);
         for (std::uint64_t i = 0; i < count; ++i) {
-            const std::string extra = fmt::format(R"(,"stream":{},"n":{},"stop":["qq"])", prng.chance(0.5), 1 + prng.below(3));
+            const std::string extra = fmt::format(R"(,"stream":{},"n":{},"stop":["qq"])",
+                                                  prng.chance(0.5), 1 + prng.below(3));
             clients.push_back(client());
             clients.back()->post("/v1/chat/completions", chat_body(extra));
             if (prng.chance(0.9)) loop.settle();
@@ -327,13 +333,27 @@ TEST_F(Lifecycle, ExactlyOneEndUnderRandomOrders) {
             const std::size_t job = first_job + (jobs == 0 ? 0 : prng.below(jobs));
             const bool live = jobs != 0 && !worker.jobs[job].ended;
             switch (prng.below(8)) {
-                case 0: clients[prng.below(count)]->hang_up(); break;
-                case 1: if (live) worker.start(job); break;
-                case 2: if (live) worker.finish(job); break;
-                case 3: if (live) worker.lose(job, {Code::kWorkerLost, "gone"}); break;
-                case 4: if (live) worker.say(job, "aqq"); break;
-                case 5: loop.advance(Duration(prng.below(12'000'000'000))); break;
-                default: if (live) worker.say(job, "q"); break;
+                case 0:
+                    clients[prng.below(count)]->hang_up();
+                    break;
+                case 1:
+                    if (live) worker.start(job);
+                    break;
+                case 2:
+                    if (live) worker.finish(job);
+                    break;
+                case 3:
+                    if (live) worker.lose(job, {Code::kWorkerLost, "gone"});
+                    break;
+                case 4:
+                    if (live) worker.say(job, "aqq");
+                    break;
+                case 5:
+                    loop.advance(Duration(prng.below(12'000'000'000)));
+                    break;
+                default:
+                    if (live) worker.say(job, "q");
+                    break;
             }
             if (prng.chance(0.5)) loop.settle();
         }
@@ -342,7 +362,7 @@ TEST_F(Lifecycle, ExactlyOneEndUnderRandomOrders) {
         }
         loop.settle();
         for (std::size_t j = first_job; j < worker.jobs.size(); ++j) {
-            if (!worker.jobs[j].ended) worker.finish(j);    // submitted late
+            if (!worker.jobs[j].ended) worker.finish(j);  // submitted late
         }
         loop.settle();
         EXPECT_EQ(worker.open_sessions(), 0);

@@ -13,12 +13,18 @@ using pools::WorkerState;
 
 std::string why_not(const pools::WorkerStatus& status) {
     switch (status.state) {
-        case WorkerState::kReady: return {};
-        case WorkerState::kStarting: return "the model is loading";
-        case WorkerState::kBackoff: return fmt::format("the engine died and starts again in {} ms", status.retry_in / 1ms);
-        case WorkerState::kFailed: return "the engine could not be started";
-        case WorkerState::kDraining: return "the engine is draining";
-        case WorkerState::kStopped: return "the engine is stopped";
+        case WorkerState::kReady:
+            return {};
+        case WorkerState::kStarting:
+            return "the model is loading";
+        case WorkerState::kBackoff:
+            return fmt::format("the engine died and starts again in {} ms", status.retry_in / 1ms);
+        case WorkerState::kFailed:
+            return "the engine could not be started";
+        case WorkerState::kDraining:
+            return "the engine is draining";
+        case WorkerState::kStopped:
+            return "the engine is stopped";
     }
     return "unknown state";
 }
@@ -27,17 +33,25 @@ std::string why_not(const pools::WorkerStatus& status) {
 
 Result<const model::EngineInfo*> ShardModel::engine() const {
     const pools::WorkerStatus& status = worker->status();
-    const bool may_wait = status.state == WorkerState::kReady || status.state == WorkerState::kStarting || status.state == WorkerState::kBackoff;
+    const bool may_wait = status.state == WorkerState::kReady ||
+                          status.state == WorkerState::kStarting ||
+                          status.state == WorkerState::kBackoff;
     if (status.info && may_wait) return &*status.info;
-    return err(Code::kUnavailable, fmt::format("The model `{}` is not available now: {}. Please retry later.", entry->id, why_not(status)), "model");
+    return err(Code::kUnavailable,
+               fmt::format("The model `{}` is not available now: {}. Please retry later.",
+                           entry->id, why_not(status)),
+               "model");
 }
 
 TokenCount ShardModel::context() const {
-    if (worker && worker->status().info) return context_of(*worker->status().info, entry->context_tokens);
+    if (worker && worker->status().info)
+        return context_of(*worker->status().info, entry->context_tokens);
     return entry->context_tokens != 0 ? entry->context_tokens : entry->text.context_tokens;
 }
 
-std::string ShardModel::not_ready() const { return worker ? why_not(worker->status()) : std::string(); }
+std::string ShardModel::not_ready() const {
+    return worker ? why_not(worker->status()) : std::string();
+}
 
 model::Namespace ShardModel::kv_namespace(std::string_view tenant, const model::EngineInfo& info) {
     const std::uint64_t restarts = worker->status().restarts;
@@ -55,8 +69,10 @@ ShardModels::ShardModels(const std::vector<ModelEntry>& entries, const ShardCont
     for (const ModelEntry& entry : entries) {
         ShardModel m;
         m.entry = &entry;
-        if (entry.worker) m.worker = entry.worker(*context.loop);
-        else m.backend = entry.text_backend(context);
+        if (entry.worker)
+            m.worker = entry.worker(*context.loop);
+        else
+            m.backend = entry.text_backend(context);
         by_name_.emplace(entry.id, models_.size());
         for (const std::string& alias : entry.aliases) by_name_.emplace(alias, models_.size());
         models_.push_back(std::move(m));
@@ -71,7 +87,9 @@ ShardModel* ShardModels::find(std::string_view name) {
 std::vector<dialect::chat::ModelCard> ShardModels::cards() const {
     std::vector<dialect::chat::ModelCard> out;
     for (const ShardModel& m : models_) {
-        const auto card = [&](const std::string& id) { out.push_back({id, m.entry->created, "nereid", m.context()}); };
+        const auto card = [&](const std::string& id) {
+            out.push_back({id, m.entry->created, "nereid", m.context()});
+        };
         card(m.entry->id);
         for (const std::string& alias : m.entry->aliases) card(alias);
     }
@@ -80,7 +98,10 @@ std::vector<dialect::chat::ModelCard> ShardModels::cards() const {
 
 Error no_such_model(std::string_view name) {
     // Long names come from mistakes; they are not sent back whole.
-    return {Code::kNotFound, fmt::format("The model `{}` does not exist or you do not have access to it.", name.substr(0, 200)), "model"};
+    return {Code::kNotFound,
+            fmt::format("The model `{}` does not exist or you do not have access to it.",
+                        name.substr(0, 200)),
+            "model"};
 }
 
 }  // namespace nereid::gateway

@@ -14,14 +14,15 @@
 
 namespace nereid::gateway {
 
-// One model as a shard sees it: the table's entry and the shard's own handle. Either `worker` or `backend` is set.
+// One model as a shard sees it: the table's entry and the shard's own handle. Either `worker` or
+// `backend` is set.
 struct ShardModel {
     const ModelEntry* entry = nullptr;
     std::unique_ptr<pools::WorkerHandle> worker;
     std::unique_ptr<pools::TextBackend> backend;
 
-    // What the engine said in its last greeting. kUnavailable with the reason while there is none, or when no request can
-    // be taken (given up, draining, stopped).
+    // What the engine said in its last greeting. kUnavailable with the reason while there is none,
+    // or when no request can be taken (given up, draining, stopped).
     Result<const model::EngineInfo*> engine() const;
     // Tokens of prompt and answer; 0 = unknown.
     TokenCount context() const;
@@ -31,8 +32,8 @@ struct ShardModel {
     model::Namespace kv_namespace(std::string_view tenant, const model::EngineInfo& info);
 
   private:
-    std::optional<std::uint64_t> parts_of_;    // restarts() of the incarnation that parts_ are of
-    model::NamespaceParts parts_;              // kept: the layout's fingerprint is a hash over all its slices
+    std::optional<std::uint64_t> parts_of_;  // restarts() of the incarnation that parts_ are of
+    model::NamespaceParts parts_;  // kept: the layout's fingerprint is a hash over all its slices
 };
 
 class ShardModels {

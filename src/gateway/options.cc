@@ -3,44 +3,77 @@
 #include "gateway/gateway.h"
 
 namespace nereid::gateway {
-namespace {
 
 bool is_loopback(std::string_view host) {
     return host == "localhost" || host == "::1" || host == "[::1]" || host.starts_with("127.");
 }
 
-}  // namespace
-
 void GatewayOptions::bind(io::ConfigBinder& b) {
-    b.knob("gateway.host", host, {.doc = "Address to listen on. Beyond loopback it needs api_keys or allow_open_network."});
-    b.knob("gateway.port", port, {.min = 0, .max = 65535, .doc = "Port to listen on; 0 lets the system choose."});
+    b.knob(
+        "gateway.host", host,
+        {.doc = "Address to listen on. Beyond loopback it needs api_keys or allow_open_network."});
+    b.knob("gateway.port", port,
+           {.min = 0, .max = 65535, .doc = "Port to listen on; 0 lets the system choose."});
     b.knob("gateway.api_keys", api_keys,
-           {.reload = true, .doc = "File of keys, one `name:sha256-hex[:max_concurrency]` per line (`nereid keys new`). Empty: no authentication."});
-    b.knob("gateway.allow_open_network", allow_open_network, {.doc = "Listen beyond loopback although there are no keys: anybody who reaches the port may use the model."});
-    b.knob("gateway.tls_cert", tls_cert, {.reload = true, .doc = "PEM file of the certificate chain; with tls_key, the port speaks TLS."});
-    b.knob("gateway.tls_key", tls_key, {.reload = true, .doc = "PEM file of the certificate's private key."});
-    b.knob("gateway.queue_max", queue_max, {.unit = "requests", .min = 1, .max = 1e6, .reload = true, .doc = "Requests admitted and not ended; more are answered 503 with retry-after."});
-    b.knob("gateway.retry_after", retry_after, {.reload = true, .doc = "When clients that are turned away are told to come back."});
-    b.knob("gateway.keepalive", keepalive, {.reload = true, .doc = "Silence in a stream after which a comment is sent, so that proxies keep it."});
-    b.knob("gateway.drain_timeout", drain_timeout, {.reload = true, .doc = "How long running requests may take to end at shutdown."});
-    b.knob("gateway.upstream_timeout", upstream_timeout, {.doc = "How long a text backend may be silent."});
+           {.reload = true,
+            .doc = "File of keys, one `name:sha256-hex[:max_concurrency]` per line (`nereid keys "
+                   "new`). Empty: no authentication."});
+    b.knob("gateway.allow_open_network", allow_open_network,
+           {.doc = "Listen beyond loopback although there are no keys: anybody who reaches the "
+                   "port may use the model."});
+    b.knob("gateway.tls_cert", tls_cert,
+           {.doc = "PEM file of the certificate chain; with tls_key, the port speaks TLS. SIGHUP "
+                   "reads both files again."});
+    b.knob("gateway.tls_key", tls_key, {.doc = "PEM file of the certificate's private key."});
+    b.knob("gateway.queue_max", queue_max,
+           {.unit = "requests",
+            .min = 1,
+            .max = 1e6,
+            .reload = true,
+            .doc = "Requests admitted and not ended; more are answered 503 with retry-after."});
+    b.knob("gateway.retry_after", retry_after,
+           {.reload = true, .doc = "When clients that are turned away are told to come back."});
+    b.knob("gateway.keepalive", keepalive,
+           {.reload = true,
+            .doc = "Silence in a stream after which a comment is sent, so that proxies keep it."});
+    b.knob("gateway.drain_timeout", drain_timeout,
+           {.reload = true, .doc = "How long running requests may take to end at shutdown."});
+    b.knob("gateway.upstream_timeout", upstream_timeout,
+           {.doc = "How long a text backend may be silent."});
     b.knob("gateway.max_body", max_body, {.doc = "Largest request body; above it 413."});
     b.knob("gateway.max_header", max_header, {.doc = "Largest request head; above it 431."});
-    b.knob("gateway.strict_fields", strict_fields, {.reload = true, .doc = "Refuse unknown top-level fields instead of logging them."});
-    b.knob("gateway.max_n", max_n, {.unit = "choices", .min = 1, .max = 128, .reload = true, .doc = "Largest `n` of a request."});
-    b.knob("gateway.access_log", access_log, {.doc = "Where the line per request goes: \"stderr\", \"off\", or a file."});
+    b.knob("gateway.strict_fields", strict_fields,
+           {.reload = true, .doc = "Refuse unknown top-level fields instead of logging them."});
+    b.knob("gateway.max_n", max_n,
+           {.unit = "choices",
+            .min = 1,
+            .max = 128,
+            .reload = true,
+            .doc = "Largest `n` of a request."});
+    b.knob("gateway.access_log", access_log,
+           {.doc = "Where the line per request goes: \"stderr\", \"off\", or a file."});
 }
 
 Result<void> GatewayOptions::validate() const {
     if (tls_cert.empty() != tls_key.empty()) {
-        return err(Code::kConfig, "gateway.tls_cert and gateway.tls_key belong together: one is set, the other is not. Mend: set both or none.");
+        return err(Code::kConfig,
+                   "gateway.tls_cert and gateway.tls_key belong together: one is set, the other is "
+                   "not. Mend: set both or none.");
     }
     if (!is_loopback(host) && api_keys.empty() && !allow_open_network) {
-        return err(Code::kConfig, fmt::format("gateway.host = \"{}\" is reachable from other machines, and there are no API keys. Mend: name a key file with "
-                                              "--api-keys FILE (`nereid keys new` makes keys), or say --allow-open-network if everybody may use it.", host));
+        return err(Code::kConfig,
+                   fmt::format("gateway.host = \"{}\" is reachable from other machines, and there "
+                               "are no API keys. Mend: name a key file with "
+                               "--api-keys FILE (`nereid keys new` makes keys), or say "
+                               "--allow-open-network if everybody may use it.",
+                               host));
     }
-    if (keepalive < 1ms) return err(Code::kConfig, "gateway.keepalive must be at least 1ms. Mend: 10s is a good value.");
-    if (retry_after < 0ms) return err(Code::kConfig, "gateway.retry_after must not be negative. Mend: 1s is a good value.");
+    if (keepalive < 1ms)
+        return err(Code::kConfig,
+                   "gateway.keepalive must be at least 1ms. Mend: 10s is a good value.");
+    if (retry_after < 0ms)
+        return err(Code::kConfig,
+                   "gateway.retry_after must not be negative. Mend: 1s is a good value.");
     return {};
 }
 

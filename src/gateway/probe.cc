@@ -9,11 +9,17 @@ namespace {
 constexpr std::array<std::string_view, 4> kClasses{"none", "2xx", "4xx", "5xx"};
 constexpr std::array<std::string_view, kRejectedCount> kCauses{"queue", "key", "draining", "auth"};
 
-std::size_t class_of(int status) { return status < 200 ? 0 : status < 400 ? 1 : status < 500 ? 2 : 3; }
+std::size_t class_of(int status) {
+    return status < 200 ? 0 : status < 400 ? 1 : status < 500 ? 2 : 3;
+}
 
 ops::Counter& tokens(ops::Registry& registry, std::string_view kind) {
-    return registry.counter("nereid_gateway_tokens_total", "Tokens of ended requests: prompts (in), of these restored from a cache (cached), answers (out).",
-                            {{"kind", {"in", "cached", "out"}}}).with({kind});
+    return registry
+        .counter("nereid_gateway_tokens_total",
+                 "Tokens of ended requests: prompts (in), of these restored from a cache (cached), "
+                 "answers (out).",
+                 {{"kind", {"in", "cached", "out"}}})
+        .with({kind});
 }
 
 }  // namespace
@@ -23,26 +29,45 @@ Probe::Probe(ops::Registry& registry)
       tokens_in_(tokens(registry, "in")),
       tokens_cached_(tokens(registry, "cached")),
       tokens_out_(tokens(registry, "out")),
-      disconnects_(registry.counter("nereid_gateway_disconnects_total", "Requests whose client went away before their end.")),
-      slow_clients_(registry.counter("nereid_gateway_slow_clients_total", "Streams cut because their client did not read.")),
-      aborts_(registry.counter("nereid_gateway_aborts_total", "Engine requests aborted: the client went away, or a stop string was reached.")),
-      keepalives_(registry.counter("nereid_gateway_keepalives_total", "Comments sent into silent streams.")),
-      parse_errors_(registry.counter("nereid_gateway_parse_errors_total", "Bodies that are no valid request.")),
-      in_flight_(registry.gauge("nereid_gateway_requests_in_flight", "Requests admitted and not ended.")),
+      disconnects_(registry.counter("nereid_gateway_disconnects_total",
+                                    "Requests whose client went away before their end.")),
+      slow_clients_(registry.counter("nereid_gateway_slow_clients_total",
+                                     "Streams cut because their client did not read.")),
+      aborts_(registry.counter(
+          "nereid_gateway_aborts_total",
+          "Engine requests aborted: the client went away, or a stop string was reached.")),
+      keepalives_(registry.counter("nereid_gateway_keepalives_total",
+                                   "Comments sent into silent streams.")),
+      parse_errors_(registry.counter("nereid_gateway_parse_errors_total",
+                                     "Bodies that are no valid request.")),
+      in_flight_(
+          registry.gauge("nereid_gateway_requests_in_flight", "Requests admitted and not ended.")),
       draining_(registry.gauge("nereid_gateway_draining", "1 while the gateway shuts down.")),
-      access_lines_dropped_(registry.gauge("nereid_gateway_access_lines_dropped", "Access-log lines that could not be written since the start.")),
-      first_token_(registry.histogram("nereid_gateway_time_to_first_token_seconds", "From the request's first byte to the first output.",
+      access_lines_dropped_(
+          registry.gauge("nereid_gateway_access_lines_dropped",
+                         "Access-log lines that could not be written since the start.")),
+      first_token_(registry.histogram("nereid_gateway_time_to_first_token_seconds",
+                                      "From the request's first byte to the first output.",
                                       ops::request_seconds_buckets())),
-      inter_token_(registry.histogram("nereid_gateway_inter_token_seconds", "Between two outputs of a request, as they leave the gateway.",
-                                      ops::token_seconds_buckets())),
-      request_(registry.histogram("nereid_gateway_request_seconds", "Generating requests, from the first byte to the end.",
+      inter_token_(
+          registry.histogram("nereid_gateway_inter_token_seconds",
+                             "Between two outputs of a request, as they leave the gateway.",
+                             ops::token_seconds_buckets())),
+      request_(registry.histogram("nereid_gateway_request_seconds",
+                                  "Generating requests, from the first byte to the end.",
                                   ops::request_seconds_buckets())) {
-    auto& requests = registry.counter("nereid_gateway_requests_total", "Requests ended, by route and class of status (none: the client left first).",
-                                      {"route", "status"});
+    auto& requests = registry.counter(
+        "nereid_gateway_requests_total",
+        "Requests ended, by route and class of status (none: the client left first).",
+        {"route", "status"});
     for (std::size_t r = 0; r < kRouteCount; ++r) {
-        for (std::size_t c = 0; c < kClassCount; ++c) requests_[r][c] = &requests.with({to_string(static_cast<Route>(r)), kClasses[c]});
+        for (std::size_t c = 0; c < kClassCount; ++c)
+            requests_[r][c] = &requests.with({to_string(static_cast<Route>(r)), kClasses[c]});
     }
-    auto& rejected = registry.counter("nereid_gateway_rejected_total", "Requests turned away: queue bound, the key's own limit, draining, no valid key.", {"cause"});
+    auto& rejected = registry.counter(
+        "nereid_gateway_rejected_total",
+        "Requests turned away: queue bound, the key's own limit, draining, no valid key.",
+        {"cause"});
     for (std::size_t c = 0; c < kRejectedCount; ++c) rejected_[c] = &rejected.with({kCauses[c]});
 }
 
@@ -71,18 +96,28 @@ void Probe::engine(std::string_view model, std::string_view worker, const pools:
     const auto set = [&](std::string_view name, std::string_view help, double value) {
         registry_.gauge(name, help, {"model", "worker"}).with({model, worker}).set(value);
     };
-    set("nereid_engine_up", "1 when the engine takes requests.", s.state == pools::WorkerState::kReady ? 1 : 0);
-    set("nereid_engine_restarts", "Times the engine's process was started again.", static_cast<double>(s.restarts));
-    set("nereid_engine_in_flight", "Requests submitted and not ended, queued ones included.", s.in_flight);
+    set("nereid_engine_up", "1 when the engine takes requests.",
+        s.state == pools::WorkerState::kReady ? 1 : 0);
+    set("nereid_engine_restarts", "Times the engine's process was started again.",
+        static_cast<double>(s.restarts));
+    set("nereid_engine_in_flight", "Requests submitted and not ended, queued ones included.",
+        s.in_flight);
     set("nereid_engine_running", "Sequences with KV in the engine.", s.load.running);
     set("nereid_engine_waiting", "Requests in the engine's queue.", s.load.waiting);
-    set("nereid_engine_waiting_uncached_tokens", "Prefill still to do.", s.load.waiting_uncached_tokens);
+    set("nereid_engine_waiting_uncached_tokens", "Prefill still to do.",
+        s.load.waiting_uncached_tokens);
     set("nereid_engine_kv_used_tokens", "Tokens in the KV cache.", s.load.kv_used_tokens);
-    set("nereid_engine_kv_total_tokens", "Tokens that the KV cache can hold.", s.load.kv_total_tokens);
-    set("nereid_engine_prefix_store_bytes", "Bytes of saved prefix blocks.", static_cast<double>(s.load.prefix_store_bytes));
-    set("nereid_engine_prefix_hit_tokens", "Prompt tokens found in the prefix store since the engine's start.", static_cast<double>(s.load.prefix_hit_tokens));
-    set("nereid_engine_prefix_miss_tokens", "Prompt tokens computed since the engine's start.", static_cast<double>(s.load.prefix_miss_tokens));
-    set("nereid_engine_preempted", "Sequences preempted since the engine's start.", static_cast<double>(s.load.preempted));
+    set("nereid_engine_kv_total_tokens", "Tokens that the KV cache can hold.",
+        s.load.kv_total_tokens);
+    set("nereid_engine_prefix_store_bytes", "Bytes of saved prefix blocks.",
+        static_cast<double>(s.load.prefix_store_bytes));
+    set("nereid_engine_prefix_hit_tokens",
+        "Prompt tokens found in the prefix store since the engine's start.",
+        static_cast<double>(s.load.prefix_hit_tokens));
+    set("nereid_engine_prefix_miss_tokens", "Prompt tokens computed since the engine's start.",
+        static_cast<double>(s.load.prefix_miss_tokens));
+    set("nereid_engine_preempted", "Sequences preempted since the engine's start.",
+        static_cast<double>(s.load.preempted));
     set("nereid_engine_last_step_seconds", "Time of the last step.", to_seconds(s.load.last_step));
     set("nereid_engine_steps", "Steps since the engine's start.", static_cast<double>(s.steps));
 }

@@ -1,5 +1,6 @@
-// The gateway's metrics. Labels hold routes, classes and configured names, never what a client invented. All functions may
-// be called from any shard; but for engine() and gauges() they are a few relaxed atomic additions.
+// The gateway's metrics. Labels hold routes, classes and configured names, never what a client
+// invented. All functions may be called from any shard; but for engine() and gauges() they are a
+// few relaxed atomic additions.
 #pragma once
 
 #include <array>
@@ -32,7 +33,7 @@ class Probe {
     void engine(std::string_view model, std::string_view worker, const pools::WorkerStatus& status);
 
   private:
-    static constexpr std::size_t kClassCount = 4;    // none, 2xx, 4xx, 5xx
+    static constexpr std::size_t kClassCount = 4;  // none, 2xx, 4xx, 5xx
     ops::Registry& registry_;
     std::array<std::array<ops::Counter*, kClassCount>, kRouteCount> requests_;
     std::array<ops::Counter*, kRejectedCount> rejected_;

@@ -23,7 +23,8 @@ bool known(TimePoint t) { return t != TimePoint{}; }
 
 void timing(std::string& out, std::string_view name, Duration d) {
     if (d <= Duration{0}) return;
-    fmt::format_to(std::back_inserter(out), "{}{};dur={:.2f}", out.empty() ? "" : ", ", name, to_ms(d));
+    fmt::format_to(std::back_inserter(out), "{}{};dur={:.2f}", out.empty() ? "" : ", ", name,
+                   to_ms(d));
 }
 
 void member_if(JsonWriter& w, std::string_view key, const std::string& value) {
@@ -37,7 +38,9 @@ std::string access_line(const RequestRecord& r, TimePoint ended, WallTime wall) 
     out.reserve(512);
     JsonWriter w(out);
     w.begin_object();
-    w.member("ts", std::string_view(ops::format_time(wall))).member("level", "info").member("msg", "request");
+    w.member("ts", std::string_view(ops::format_time(wall)))
+        .member("level", "info")
+        .member("msg", "request");
     w.member("id", std::string_view(r.id));
     member_if(w, "trace", r.trace_id);
     member_if(w, "peer", r.peer);
@@ -66,7 +69,8 @@ std::string access_line(const RequestRecord& r, TimePoint ended, WallTime wall) 
     if (!r.ignored_fields.empty()) {
         w.key("ignored").begin_array();
         const auto shown = std::min(r.ignored_fields.size(), kMaxIgnoredShown);
-        for (std::size_t i = 0; i < shown; ++i) w.value(std::string_view(r.ignored_fields[i]).substr(0, kMaxFieldShown));
+        for (std::size_t i = 0; i < shown; ++i)
+            w.value(std::string_view(r.ignored_fields[i]).substr(0, kMaxFieldShown));
         w.end_array();
     }
     w.end_object();
@@ -88,7 +92,8 @@ std::string server_timing(const RequestRecord& r, TimePoint now) {
 
 std::string_view sane_request_id(std::string_view offered) {
     const auto sane = [](char c) {
-        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == ':' || c == '-';
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+               c == '.' || c == '_' || c == ':' || c == '-';
     };
     const bool ok = !offered.empty() && offered.size() <= 128 && std::ranges::all_of(offered, sane);
     return ok ? offered : std::string_view{};

@@ -8,17 +8,22 @@ namespace {
 
 std::string_view to_string(model::FinishReason reason) {
     switch (reason) {
-        case model::FinishReason::kStop: return "stop";
-        case model::FinishReason::kLength: return "length";
-        case model::FinishReason::kToolCalls: return "tool_calls";
-        case model::FinishReason::kContentFilter: return "content_filter";
+        case model::FinishReason::kStop:
+            return "stop";
+        case model::FinishReason::kLength:
+            return "length";
+        case model::FinishReason::kToolCalls:
+            return "tool_calls";
+        case model::FinishReason::kContentFilter:
+            return "content_filter";
     }
     return "stop";
 }
 
 }  // namespace
 
-Responder::Responder(Exchange& exchange, dialect::chat::ResponseMeta meta, bool stream) : x_(exchange) {
+Responder::Responder(Exchange& exchange, dialect::chat::ResponseMeta meta, bool stream)
+    : x_(exchange) {
     if (stream) {
         sse_.emplace(exchange);
         encoder_.emplace(std::move(meta));
@@ -42,7 +47,7 @@ io::Task<bool> Responder::on_events(std::vector<model::Event>& events) {
 
 io::Task<bool> Responder::stream(const std::vector<model::Event>& events) {
     if (failed_ && !sse_->opened()) {
-        sse_.reset();    // no comment may slip out beside the error
+        sse_.reset();  // no comment may slip out beside the error
         co_await x_.fail(*std::move(failed_));
         co_return true;
     }
@@ -71,8 +76,10 @@ void Responder::note_all(const std::vector<model::Event>& events) {
     if (!output) return;
     const TimePoint now = x_.loop().now();
     RequestRecord& r = x_.record;
-    if (r.first_token == TimePoint{}) r.first_token = now;
-    else x_.core().probe.inter_token(now - r.last_token);
+    if (r.first_token == TimePoint{})
+        r.first_token = now;
+    else
+        x_.core().probe.inter_token(now - r.last_token);
     r.last_token = now;
 }
 

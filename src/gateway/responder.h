@@ -1,7 +1,8 @@
-// Responder: from the events of one request to its response, streamed or whole, whichever engine they come from; and to
-// the record. Both request paths (token_request, text_request) end in it.
+// Responder: from the events of one request to its response, streamed or whole, whichever engine
+// they come from; and to the record. Both request paths (token_request, text_request) end in it.
 //
-// An error before the headers of a stream, or in a whole answer, is a status; after them a frame (A26, A31).
+// An error before the headers of a stream, or in a whole answer, is a status; after them a frame
+// (A26, A31).
 #pragma once
 
 #include <optional>
@@ -21,8 +22,8 @@ class Responder {
 
     // Headers of a stream; nothing for a whole answer. false as in on_events.
     io::Task<bool> open();
-    // Whole frames of all `events` go out in one write. After Done or Failed the response is complete. false: the client
-    // is gone, stop.
+    // Whole frames of all `events` go out in one write. After Done or Failed the response is
+    // complete. false: the client is gone, stop.
     io::Task<bool> on_events(std::vector<model::Event>& events);
     // Done or Failed was seen.
     bool ended() const { return ended_; }

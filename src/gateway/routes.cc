@@ -8,7 +8,7 @@ namespace {
 struct Entry {
     std::string_view path;
     Route route;
-    bool post;    // else GET and HEAD
+    bool post;  // else GET and HEAD
 };
 constexpr std::array kTable{
     Entry{"/v1/chat/completions", Route::kChat, true},
@@ -28,9 +28,9 @@ constexpr std::array kTable{
     Entry{"/metrics", Route::kMetrics, false},
     Entry{"/", Route::kRoot, false},
 };
-constexpr std::array<std::string_view, kRouteCount> kNames{"chat_completions", "completions", "embeddings", "models",
-                                                          "model", "tokenize", "detokenize", "health",
-                                                          "ready", "metrics", "root", "unknown"};
+constexpr std::array<std::string_view, kRouteCount> kNames{
+    "chat_completions", "completions", "embeddings", "models",  "model", "tokenize",
+    "detokenize",       "health",      "ready",      "metrics", "root",  "unknown"};
 constexpr std::string_view kModelPrefix = "/v1/models/";
 
 RouteMatch with_method(Route route, bool post, std::string_view method, std::string_view id = {}) {
@@ -43,7 +43,8 @@ RouteMatch with_method(Route route, bool post, std::string_view method, std::str
 std::string_view to_string(Route route) { return kNames[static_cast<std::size_t>(route)]; }
 
 bool needs_key(Route route) {
-    return route != Route::kHealth && route != Route::kReady && route != Route::kMetrics && route != Route::kRoot;
+    return route != Route::kHealth && route != Route::kReady && route != Route::kMetrics &&
+           route != Route::kRoot;
 }
 
 RouteMatch match_route(std::string_view method, std::string_view path) {
@@ -51,7 +52,8 @@ RouteMatch match_route(std::string_view method, std::string_view path) {
     for (const Entry& e : kTable) {
         if (e.path == path) return with_method(e.route, e.post, method);
     }
-    if (path.starts_with(kModelPrefix)) return with_method(Route::kModel, false, method, path.substr(kModelPrefix.size()));
+    if (path.starts_with(kModelPrefix))
+        return with_method(Route::kModel, false, method, path.substr(kModelPrefix.size()));
     return {};
 }
 

@@ -56,7 +56,8 @@ TEST(Routes, NamesDiffer) {
 
 TEST(RequestId, OnlySaneOnesAreKept) {
     EXPECT_EQ(sane_request_id("abc-1_2.3:x"), "abc-1_2.3:x");
-    for (const std::string& bad : {std::string(), std::string("a b"), std::string("a\nb"), std::string(129, 'a'), std::string("\"")}) {
+    for (const std::string& bad : {std::string(), std::string("a b"), std::string("a\nb"),
+                                   std::string(129, 'a'), std::string("\"")}) {
         EXPECT_EQ(sane_request_id(bad), "");
     }
 }

@@ -23,21 +23,25 @@ bool is_encoded(const io::HttpRequest& http) {
 
 io::Task<void> refuse_encoding(Exchange& x) {
     x.ended_as("unsupported_encoding");
-    return x.send_json(415, error_json("A compressed body is not supported; send it without content-encoding.", "invalid_request_error",
-                                       "unsupported_content_encoding"));
+    return x.send_json(
+        415, error_json("A compressed body is not supported; send it without content-encoding.",
+                        "invalid_request_error", "unsupported_content_encoding"));
 }
 
 }  // namespace
 
-GatewayShard::GatewayShard(Core& core, ShardContext context, std::size_t number, std::shared_ptr<const Settings> settings,
+GatewayShard::GatewayShard(Core& core, ShardContext context, std::size_t number,
+                           std::shared_ptr<const Settings> settings,
                            const std::vector<ModelEntry>& entries)
     : core_(core),
       loop_(*context.loop),
       settings_(std::move(settings)),
-      prng_(static_cast<std::uint64_t>(context.loop->wall_now().since_epoch.count()) * 1000 + number),
+      prng_(static_cast<std::uint64_t>(context.loop->wall_now().since_epoch.count()) * 1000 +
+            number),
       models_(entries, context) {
-    server_ = io::make_http_server(loop_, limits_of(settings_->options),
-                                   [this](io::HttpRequest& http, io::HttpReply& reply) { return handle(http, reply); });
+    server_ = io::make_http_server(
+        loop_, limits_of(settings_->options),
+        [this](io::HttpRequest& http, io::HttpReply& reply) { return handle(http, reply); });
 }
 
 io::Task<void> GatewayShard::handle(io::HttpRequest& http, io::HttpReply& reply) {
@@ -56,8 +60,11 @@ io::Task<void> GatewayShard::dispatch(Exchange& x, const RouteMatch& route) {
     if (needs_key(route.route) && !x.authenticate()) {
         core_.probe.rejected(Rejected::kAuth);
         const bool presented = !presented_key(x.http().headers).empty();
-        return x.fail({Code::kUnauthenticated, presented ? "Incorrect API key provided."
-                                                         : "You didn't provide an API key. Send it as `Authorization: Bearer YOUR_KEY`."});
+        return x.fail(
+            {Code::kUnauthenticated,
+             presented
+                 ? "Incorrect API key provided."
+                 : "You didn't provide an API key. Send it as `Authorization: Bearer YOUR_KEY`."});
     }
     if (route.route == Route::kUnknown) return serve_unknown_route(x);
     if (!route.method_allowed) return serve_wrong_method(x, route.allow);
@@ -65,16 +72,26 @@ io::Task<void> GatewayShard::dispatch(Exchange& x, const RouteMatch& route) {
     switch (route.route) {
         case Route::kChat:
         case Route::kCompletions:
-        case Route::kEmbeddings: return generate(x, {models_, prng_});
-        case Route::kModels: return serve_models(x, models_);
-        case Route::kModel: return serve_model(x, models_, route.id);
-        case Route::kTokenize: return serve_tokenize(x, models_);
-        case Route::kDetokenize: return serve_detokenize(x, models_);
-        case Route::kHealth: return serve_health(x);
-        case Route::kReady: return serve_ready(x, models_);
-        case Route::kMetrics: return serve_metrics(x, models_);
-        case Route::kRoot: return serve_root(x);
-        case Route::kUnknown: break;
+        case Route::kEmbeddings:
+            return generate(x, {models_, prng_});
+        case Route::kModels:
+            return serve_models(x, models_);
+        case Route::kModel:
+            return serve_model(x, models_, route.id);
+        case Route::kTokenize:
+            return serve_tokenize(x, models_);
+        case Route::kDetokenize:
+            return serve_detokenize(x, models_);
+        case Route::kHealth:
+            return serve_health(x);
+        case Route::kReady:
+            return serve_ready(x, models_);
+        case Route::kMetrics:
+            return serve_metrics(x, models_);
+        case Route::kRoot:
+            return serve_root(x);
+        case Route::kUnknown:
+            break;
     }
     return serve_unknown_route(x);
 }
@@ -83,13 +100,27 @@ std::pair<std::string, std::string> http_error_body(int status, std::string_view
     std::string_view type = "invalid_request_error";
     std::string_view code = "bad_request";
     switch (status) {
-        case 408: code = "request_timeout"; break;
-        case 411: code = "length_required"; break;
-        case 413: code = "request_too_large"; break;
-        case 414: code = "uri_too_long"; break;
-        case 431: code = "headers_too_large"; break;
-        case 501: code = "not_implemented"; break;
-        case 505: code = "http_version_not_supported"; break;
+        case 408:
+            code = "request_timeout";
+            break;
+        case 411:
+            code = "length_required";
+            break;
+        case 413:
+            code = "request_too_large";
+            break;
+        case 414:
+            code = "uri_too_long";
+            break;
+        case 431:
+            code = "headers_too_large";
+            break;
+        case 501:
+            code = "not_implemented";
+            break;
+        case 505:
+            code = "http_version_not_supported";
+            break;
         default:
             if (status < 500) break;
             type = "server_error";

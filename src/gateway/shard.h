@@ -1,5 +1,5 @@
-// GatewayShard: the gateway on one loop: its HTTP server, its handles of the models, its snapshot of the knobs.
-// Loop thread only.
+// GatewayShard: the gateway on one loop: its HTTP server, its handles of the models, its snapshot
+// of the knobs. Loop thread only.
 #pragma once
 
 #include <functional>
@@ -18,14 +18,18 @@ namespace nereid::gateway {
 class GatewayShard {
   public:
     // `number` tells the shards' random numbers apart. `entries` must outlive the shard.
-    GatewayShard(Core& core, ShardContext context, std::size_t number, std::shared_ptr<const Settings> settings,
-                 const std::vector<ModelEntry>& entries);
+    GatewayShard(Core& core, ShardContext context, std::size_t number,
+                 std::shared_ptr<const Settings> settings, const std::vector<ModelEntry>& entries);
 
-    void serve(std::unique_ptr<io::Listener> listener, bool tls) { server_->serve(std::move(listener), tls); }
+    void serve(std::unique_ptr<io::Listener> listener, bool tls) {
+        server_->serve(std::move(listener), tls);
+    }
     void apply(std::shared_ptr<const Settings> settings) { settings_ = std::move(settings); }
     void stop_accepting() { server_->stop_accepting(); }
     // `done` runs when the connections are gone, by themselves or at the deadline. Once.
-    void drain(TimePoint deadline, std::function<void()> done) { draining_.start(drain_server(deadline, std::move(done))); }
+    void drain(TimePoint deadline, std::function<void()> done) {
+        draining_.start(drain_server(deadline, std::move(done)));
+    }
     io::Loop& loop() { return loop_; }
     const io::HttpCounters& counters() const { return server_->counters(); }
 
@@ -39,7 +43,7 @@ class GatewayShard {
     std::shared_ptr<const Settings> settings_;
     Prng prng_;
     ShardModels models_;
-    std::unique_ptr<io::HttpServer> server_;    // goes before what its handlers use
+    std::unique_ptr<io::HttpServer> server_;  // goes before what its handlers use
     io::RootTask draining_;
 };
 

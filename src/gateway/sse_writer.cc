@@ -7,13 +7,16 @@ namespace {
 constexpr std::string_view kComment = ": keep-alive\n\n";
 }
 
-SseWriter::SseWriter(Exchange& exchange) : x_(exchange), last_write_(exchange.loop().now()) { arm(); }
+SseWriter::SseWriter(Exchange& exchange) : x_(exchange), last_write_(exchange.loop().now()) {
+    arm();
+}
 
 SseWriter::~SseWriter() {
     if (timer_ != 0) x_.loop().cancel(timer_);
 }
 
-// The timer is not moved by each write: when it fires early, it is armed again for what is left of the silence.
+// The timer is not moved by each write: when it fires early, it is armed again for what is left of
+// the silence.
 void SseWriter::arm() {
     timer_ = x_.loop().arm(last_write_ + x_.options().keepalive, [this] {
         timer_ = 0;
@@ -42,7 +45,8 @@ io::Task<bool> SseWriter::send_headers() {
     io::Headers headers = x_.headers("text/event-stream; charset=utf-8");
     headers.add("cache-control", "no-cache");
     headers.add("x-accel-buffering", "no");
-    if (auto timing = server_timing(x_.record, x_.loop().now()); !timing.empty()) headers.add("server-timing", timing);
+    if (auto timing = server_timing(x_.record, x_.loop().now()); !timing.empty())
+        headers.add("server-timing", timing);
     co_return succeeded(co_await x_.reply().start(200, headers));
 }
 
@@ -67,7 +71,7 @@ io::Task<bool> SseWriter::write(std::string_view frames) {
 
 io::Task<bool> SseWriter::finish(std::string_view last_frames) {
     if (beat_.running()) co_await beat_.join();
-    writing_ = true;    // to the end: no comment may follow
+    writing_ = true;  // to the end: no comment may follow
     co_return succeeded(co_await x_.reply().finish(last_frames));
 }
 

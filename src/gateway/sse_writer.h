@@ -1,6 +1,7 @@
-// SseWriter: the streamed response. Headers once, each write() as one chunk in one system call, and a comment whenever
-// nothing was written for `keepalive`, also before the first token (cases A57, A58): proxies and Node cut silent
-// connections after 60 to 300 s. A silence before open() opens too: from then on an error is a frame, not a status.
+// SseWriter: the streamed response. Headers once, each write() as one chunk in one system call, and
+// a comment whenever nothing was written for `keepalive`, also before the first token (cases A57,
+// A58): proxies and Node cut silent connections after 60 to 300 s. A silence before open() opens
+// too: from then on an error is a frame, not a status.
 //
 // One writer at a time; a comment in flight is waited for. Lives inside the request's Subtask.
 #pragma once
@@ -20,7 +21,7 @@ class SseWriter {
     SseWriter& operator=(const SseWriter&) = delete;
 
     // All return false when the client is gone or does not read; that is then in the record.
-    io::Task<bool> open();    // does nothing when open
+    io::Task<bool> open();  // does nothing when open
     io::Task<bool> write(std::string_view frames);
     io::Task<bool> finish(std::string_view last_frames);
     bool opened() const { return opened_; }

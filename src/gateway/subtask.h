@@ -1,6 +1,7 @@
-// Subtask: a Task<void> that runs beside the coroutine that started it, which may wait for its end, and that anybody on the
-// loop may cut short. How a request is ended from outside: cancel() destroys the frames of the request where they wait,
-// and with them its Session or its upstream connection, so that there is one way to abort and it cannot be forgotten.
+// Subtask: a Task<void> that runs beside the coroutine that started it, which may wait for its end,
+// and that anybody on the loop may cut short. How a request is ended from outside: cancel()
+// destroys the frames of the request where they wait, and with them its Session or its upstream
+// connection, so that there is one way to abort and it cannot be forgotten.
 //
 // Loop thread only. cancel() and the destructor not from the task's own stack (post them).
 #pragma once

@@ -14,7 +14,10 @@ class TextPath : public GatewayTest {
   protected:
     std::unique_ptr<Client> ask(bool stream) {
         auto c = client();
-        c->post("/v1/chat/completions", fmt::format(R"({{"model":"t","stream":{},"messages":[{{"role":"user","content":"Hi"}}]}})", stream));
+        c->post("/v1/chat/completions",
+                fmt::format(
+                    R"({{"model":"t","stream":{},"messages":[{{"role":"user","content":"Hi"}}]}})",
+                    stream));
         loop.settle();
         return c;
     }
@@ -26,7 +29,8 @@ class TextPath : public GatewayTest {
     static std::vector<model::Event> end() {
         std::vector<model::Event> out;
         out.emplace_back(model::ChoiceEnd{.choice = 0});
-        out.emplace_back(model::Done{{.prompt_tokens = 5, .cached_tokens = 4, .completion_tokens = 2}});
+        out.emplace_back(
+            model::Done{{.prompt_tokens = 5, .cached_tokens = 4, .completion_tokens = 2}});
         return out;
     }
     static std::vector<model::Event> failed(Code code, std::string message) {

@@ -15,7 +15,8 @@ using model::OutputFormat;
 using model::Request;
 
 std::unexpected<Error> lacking(std::string_view field) {
-    return err(Code::kUnsupported, fmt::format("This model does not support `{}`.", field), std::string(field));
+    return err(Code::kUnsupported, fmt::format("This model does not support `{}`.", field),
+               std::string(field));
 }
 
 bool has(const model::EngineInfo& info, GrammarKind kind) {
@@ -23,7 +24,8 @@ bool has(const model::EngineInfo& info, GrammarKind kind) {
 }
 
 bool has_images(const model::Message& m) {
-    return std::ranges::any_of(m.parts, [](const model::Part& p) { return std::holds_alternative<model::ImagePart>(p); });
+    return std::ranges::any_of(
+        m.parts, [](const model::Part& p) { return std::holds_alternative<model::ImagePart>(p); });
 }
 
 Result<void> check_sampling(const Request& r, const model::EngineInfo& info) {
@@ -37,7 +39,10 @@ Result<void> check_sampling(const Request& r, const model::EngineInfo& info) {
     if (!s.logit_bias.empty() && !info.logit_bias) return lacking("logit_bias");
     for (const auto& [id, bias] : s.logit_bias) {
         if (id >= 0 && static_cast<std::uint32_t>(id) < info.vocab_size) continue;
-        return err(Code::kInvalidArgument, fmt::format("Token id {} is not in the model's vocabulary of {}.", id, info.vocab_size), "logit_bias");
+        return err(
+            Code::kInvalidArgument,
+            fmt::format("Token id {} is not in the model's vocabulary of {}.", id, info.vocab_size),
+            "logit_bias");
     }
     return {};
 }
@@ -46,13 +51,18 @@ Result<void> check_output(const Request& r, const model::EngineInfo& info) {
     if (r.logprobs) {
         if (!info.logprobs) return lacking("logprobs");
         if (r.top_logprobs > info.max_top_logprobs) {
-            return err(Code::kInvalidArgument, fmt::format("This model gives at most {} top_logprobs, {} were asked for.",
-                                                           info.max_top_logprobs, r.top_logprobs), "top_logprobs");
+            return err(Code::kInvalidArgument,
+                       fmt::format("This model gives at most {} top_logprobs, {} were asked for.",
+                                   info.max_top_logprobs, r.top_logprobs),
+                       "top_logprobs");
         }
-        if (r.echo) return err(Code::kUnsupported, "`echo` together with `logprobs` is not supported by this model.", "echo");
+        if (r.echo)
+            return err(Code::kUnsupported,
+                       "`echo` together with `logprobs` is not supported by this model.", "echo");
     }
     if (!r.suffix.empty()) return lacking("suffix");
-    if (r.max_output_tokens && *r.max_output_tokens == 0) return err(Code::kInvalidArgument, "`max_tokens` must be at least 1.", "max_tokens");
+    if (r.max_output_tokens && *r.max_output_tokens == 0)
+        return err(Code::kInvalidArgument, "`max_tokens` must be at least 1.", "max_tokens");
     return {};
 }
 
@@ -64,18 +74,30 @@ Result<void> check_tools(Request& r, const text::TextModel& text) {
         return {};
     }
     if (text.chat_template && !text.chat_template->supports_tools()) {
-        return err(Code::kUnsupported, "This model's chat template has no place for tools; leave out `tools` or set `tool_choice` to \"none\".", "tools");
+        return err(Code::kUnsupported,
+                   "This model's chat template has no place for tools; leave out `tools` or set "
+                   "`tool_choice` to \"none\".",
+                   "tools");
     }
     if (r.tool_choice.kind != Kind::kAuto) {
-        return err(Code::kUnsupported, "This model cannot be made to call a tool; `tool_choice` may be \"auto\" or \"none\".", "tool_choice");
+        return err(
+            Code::kUnsupported,
+            "This model cannot be made to call a tool; `tool_choice` may be \"auto\" or \"none\".",
+            "tool_choice");
     }
     return {};
 }
 
 Result<void> check_embeddings(const Request& r, const model::EngineInfo& info) {
-    if (!info.embeddings) return err(Code::kUnsupported, "This model does not give embeddings.", "model");
+    if (!info.embeddings)
+        return err(Code::kUnsupported, "This model does not give embeddings.", "model");
     if (r.dimensions && *r.dimensions != info.embedding_width) {
-        return err(Code::kUnsupported, fmt::format("This model's embeddings have {} dimensions; `dimensions` cannot change that.", info.embedding_width), "dimensions");
+        return err(
+            Code::kUnsupported,
+            fmt::format(
+                "This model's embeddings have {} dimensions; `dimensions` cannot change that.",
+                info.embedding_width),
+            "dimensions");
     }
     return {};
 }
@@ -88,12 +110,21 @@ Result<Grammar> plan_grammar(const OutputFormat& format, const model::EngineInfo
     using Kind = OutputFormat::Kind;
     Grammar g;
     switch (format.kind) {
-        case Kind::kText: return g;
-        case Kind::kJsonObject: g = {GrammarKind::kJsonSchema, R"({"type":"object"})"}; break;
-        case Kind::kJsonSchema: g = {GrammarKind::kJsonSchema, format.schema.dump()}; break;
-        case Kind::kRegex: g = {GrammarKind::kRegex, format.source}; break;
+        case Kind::kText:
+            return g;
+        case Kind::kJsonObject:
+            g = {GrammarKind::kJsonSchema, R"({"type":"object"})"};
+            break;
+        case Kind::kJsonSchema:
+            g = {GrammarKind::kJsonSchema, format.schema.dump()};
+            break;
+        case Kind::kRegex:
+            g = {GrammarKind::kRegex, format.source};
+            break;
         case Kind::kGrammar:
-            g.kind = format.syntax == "lark" ? GrammarKind::kLark : format.syntax == "ebnf" ? GrammarKind::kEbnf : GrammarKind::kGbnf;
+            g.kind = format.syntax == "lark"   ? GrammarKind::kLark
+                     : format.syntax == "ebnf" ? GrammarKind::kEbnf
+                                               : GrammarKind::kGbnf;
             g.text = format.source;
             break;
     }
@@ -101,26 +132,32 @@ Result<Grammar> plan_grammar(const OutputFormat& format, const model::EngineInfo
     return g;
 }
 
-Result<std::vector<TokenId>> checked_ids(const std::vector<TokenId>& ids, std::uint32_t vocab, std::string_view field) {
+Result<std::vector<TokenId>> checked_ids(const std::vector<TokenId>& ids, std::uint32_t vocab,
+                                         std::string_view field) {
     for (const TokenId id : ids) {
         if (id >= 0 && static_cast<std::uint32_t>(id) < vocab) continue;
-        return err(Code::kInvalidArgument, fmt::format("Token id {} is not in the model's vocabulary of {}.", id, vocab), std::string(field));
+        return err(Code::kInvalidArgument,
+                   fmt::format("Token id {} is not in the model's vocabulary of {}.", id, vocab),
+                   std::string(field));
     }
     return ids;
 }
 
 struct Prompt {
     std::vector<TokenId> tokens;
-    std::string text;    // with echo
+    std::string text;  // with echo
 };
 
 Result<std::vector<Prompt>> render_chat(const Request& r, const text::TextModel& text) {
     for (std::size_t i = 0; i < r.messages.size(); ++i) {
         if (has_images(r.messages[i])) {
-            return err(Code::kUnsupported, "This model does not take images.", fmt::format("messages[{}].content", i));
+            return err(Code::kUnsupported, "This model does not take images.",
+                       fmt::format("messages[{}].content", i));
         }
     }
-    if (!text.chat_template) return err(Code::kUnsupported, "This model has no chat template; use /v1/completions.", "messages");
+    if (!text.chat_template)
+        return err(Code::kUnsupported, "This model has no chat template; use /v1/completions.",
+                   "messages");
     TRY(text::RenderedPrompt rendered, text.chat_template->render(r));
     std::vector<Prompt> out(1);
     out[0].tokens = std::move(rendered.tokens);
@@ -138,22 +175,28 @@ Result<std::vector<Prompt>> encode_prompts(const Request& r, const PlanInput& in
             p.tokens = encode_prompt(tokenizer, *text, tokenizer.adds_bos());
             if (r.echo) p.text = *text;
         } else {
-            TRY(p.tokens, checked_ids(std::get<std::vector<TokenId>>(prompt), in.info.vocab_size, field));
+            TRY(p.tokens,
+                checked_ids(std::get<std::vector<TokenId>>(prompt), in.info.vocab_size, field));
             if (r.echo) {
-                for (const TokenId id : p.tokens) p.text += tokenizer.piece(id, text::Special::kParse);
+                for (const TokenId id : p.tokens)
+                    p.text += tokenizer.piece(id, text::Special::kParse);
             }
         }
         out.push_back(std::move(p));
     }
-    if (out.empty()) return err(Code::kInvalidArgument, fmt::format("`{}` must not be empty.", field), field);
+    if (out.empty())
+        return err(Code::kInvalidArgument, fmt::format("`{}` must not be empty.", field), field);
     return out;
 }
 
 const char* prompt_field(const Request& r) {
     switch (r.endpoint) {
-        case model::Endpoint::kCompletions: return "prompt";
-        case model::Endpoint::kEmbeddings: return "input";
-        default: return "messages";
+        case model::Endpoint::kCompletions:
+            return "prompt";
+        case model::Endpoint::kEmbeddings:
+            return "input";
+        default:
+            return "messages";
     }
 }
 
@@ -164,16 +207,21 @@ Result<TokenCount> room_for_output(const Request& r, std::size_t prompt, TokenCo
     if (prompt == 0) return err(Code::kInvalidArgument, "The prompt has no tokens.", field);
     if (prompt >= context + (embed ? 1u : 0u)) {
         return err(Code::kContextLength,
-                   fmt::format("This model's maximum context length is {} tokens. However, your {} resulted in {} tokens. Please reduce the length of the {}.",
-                               context, field, prompt, field), field);
+                   fmt::format("This model's maximum context length is {} tokens. However, your {} "
+                               "resulted in {} tokens. Please reduce the length of the {}.",
+                               context, field, prompt, field),
+                   field);
     }
     const auto room = context - static_cast<TokenCount>(prompt);
     if (!r.max_output_tokens || embed) return room;
     if (*r.max_output_tokens > room) {
         return err(Code::kContextLength,
-                   fmt::format("This model's maximum context length is {} tokens. However, you requested {} tokens ({} in the {}, {} in the completion). "
+                   fmt::format("This model's maximum context length is {} tokens. However, you "
+                               "requested {} tokens ({} in the {}, {} in the completion). "
                                "Please reduce the length of the {} or completion.",
-                               context, prompt + *r.max_output_tokens, prompt, field, *r.max_output_tokens, field), field);
+                               context, prompt + *r.max_output_tokens, prompt, field,
+                               *r.max_output_tokens, field),
+                   field);
     }
     return *r.max_output_tokens;
 }
@@ -213,7 +261,8 @@ TokenCount context_of(const model::EngineInfo& info, TokenCount context_limit) {
     return context;
 }
 
-std::vector<TokenId> encode_prompt(const text::Tokenizer& tokenizer, std::string_view text, bool add_bos) {
+std::vector<TokenId> encode_prompt(const text::Tokenizer& tokenizer, std::string_view text,
+                                   bool add_bos) {
     std::vector<TokenId> out;
     if (add_bos && tokenizer.bos() >= 0) out.push_back(tokenizer.bos());
     tokenizer.encode(text, text::Special::kParse, out);
@@ -223,8 +272,10 @@ std::vector<TokenId> encode_prompt(const text::Tokenizer& tokenizer, std::string
 Result<TokenPlan> plan_tokens(model::Request& request, const PlanInput& in) {
     TRY_VOID(check(request, in));
     TRY(const model::AddRequest common, common_add(request, in));
-    const bool chat = request.endpoint != model::Endpoint::kCompletions && request.endpoint != model::Endpoint::kEmbeddings;
-    TRY(std::vector<Prompt> prompts, chat ? render_chat(request, in.text) : encode_prompts(request, in));
+    const bool chat = request.endpoint != model::Endpoint::kCompletions &&
+                      request.endpoint != model::Endpoint::kEmbeddings;
+    TRY(std::vector<Prompt> prompts,
+        chat ? render_chat(request, in.text) : encode_prompts(request, in));
 
     TokenPlan plan;
     plan.embed = common.mode == model::AddMode::kEmbed;
@@ -238,8 +289,11 @@ Result<TokenPlan> plan_tokens(model::Request& request, const PlanInput& in) {
             model::AddRequest add = common;
             add.prompt = i + 1 == plan.n ? std::move(prompt.tokens) : prompt.tokens;
             add.max_tokens = plan.embed ? 0 : room;
-            // A named seed gives each prompt what it would get alone; without one, equal prompts differ too.
-            if (in.info.seeds) add.sampling.seed = request.sampling.seed ? *request.sampling.seed + i : in.seed + plan.adds.size();
+            // A named seed gives each prompt what it would get alone; without one, equal prompts
+            // differ too.
+            if (in.info.seeds)
+                add.sampling.seed =
+                    request.sampling.seed ? *request.sampling.seed + i : in.seed + plan.adds.size();
             plan.adds.push_back(std::move(add));
         }
     }

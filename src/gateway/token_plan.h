@@ -1,5 +1,5 @@
-// From the canonical request to engine commands, for token engines: checks against what the engine can do, renders and
-// tokenises, and divides the context. Pure.
+// From the canonical request to engine commands, for token engines: checks against what the engine
+// can do, renders and tokenises, and divides the context. Pure.
 //
 // What the engine lacks is refused in the field's name, never dropped (EngineInfo, DESIGN §5).
 #pragma once
@@ -19,29 +19,31 @@ namespace nereid::gateway {
 struct PlanInput {
     const text::TextModel& text;
     const model::EngineInfo& info;
-    TokenCount context_limit = 0;       // of the configuration; 0 = the engine's
+    TokenCount context_limit = 0;  // of the configuration; 0 = the engine's
     const model::Namespace& kv_namespace;
-    std::uint64_t seed = 0;             // used when the caller names none
+    std::uint64_t seed = 0;  // used when the caller names none
 };
 
 // One engine request per choice; those of one prompt are neighbours: choice = prompt * n + i.
 struct TokenPlan {
     std::vector<model::AddRequest> adds;
-    std::vector<TokenCount> prompt_tokens;    // per prompt
-    std::vector<std::string> echo;            // completions with echo: the text of each prompt
+    std::vector<TokenCount> prompt_tokens;  // per prompt
+    std::vector<std::string> echo;          // completions with echo: the text of each prompt
     std::uint32_t n = 1;
     bool embed = false;
 };
 
-// kUnsupported / kInvalidArgument / kContextLength with `param`. Drops the tools of a request with tool_choice "none".
-// Cost: rendering and tokenising, about 1 us per 10 bytes of prompt.
+// kUnsupported / kInvalidArgument / kContextLength with `param`. Drops the tools of a request with
+// tool_choice "none". Cost: rendering and tokenising, about 1 us per 10 bytes of prompt.
 Result<TokenPlan> plan_tokens(model::Request& request, const PlanInput& input);
 
-// Tokens of prompt and answer together: the smallest of the engine's context, its KV room and the configured limit.
+// Tokens of prompt and answer together: the smallest of the engine's context, its KV room and the
+// configured limit.
 TokenCount context_of(const model::EngineInfo& info, TokenCount context_limit);
 
-// The tokens of a Completions prompt: text that looks like a special token is one (the caller writes the whole prompt, as
-// a template would), and BOS comes first where the model wants it.
-std::vector<TokenId> encode_prompt(const text::Tokenizer& tokenizer, std::string_view text, bool add_bos);
+// The tokens of a Completions prompt: text that looks like a special token is one (the caller
+// writes the whole prompt, as a template would), and BOS comes first where the model wants it.
+std::vector<TokenId> encode_prompt(const text::Tokenizer& tokenizer, std::string_view text,
+                                   bool add_bos);
 
 }  // namespace nereid::gateway

@@ -8,16 +8,21 @@
 namespace nereid::gateway {
 namespace {
 
-// Updates that a client may be behind, per choice: some ten seconds of decoding. Beyond, it is not reading.
+// Updates that a client may be behind, per choice: some ten seconds of decoding. Beyond, it is not
+// reading.
 constexpr std::size_t kMaxBehind = 4096;
-// Choices of one request in the engine at once: a batch of 2,048 embeddings must not fill everybody's queue.
+// Choices of one request in the engine at once: a batch of 2,048 embeddings must not fill
+// everybody's queue.
 constexpr std::size_t kMaxActive = 32;
 
-Error aborted_by_engine() { return {Code::kWorkerLost, "The engine ended the request. Please retry."}; }
+Error aborted_by_engine() {
+    return {Code::kWorkerLost, "The engine ended the request. Please retry."};
+}
 
 }  // namespace
 
-TokenRequest::TokenRequest(Exchange& exchange, ShardModel& model, const model::Request& request, TokenPlan plan, Responder& responder)
+TokenRequest::TokenRequest(Exchange& exchange, ShardModel& model, const model::Request& request,
+                           TokenPlan plan, Responder& responder)
     : x_(exchange),
       model_(model),
       plan_(std::move(plan)),
@@ -26,8 +31,13 @@ TokenRequest::TokenRequest(Exchange& exchange, ShardModel& model, const model::R
       self_(std::make_shared<TokenRequest*>(this)) {
     choices_.reserve(plan_.adds.size());
     for (std::uint32_t i = 0; i < plan_.adds.size(); ++i) {
-        choices_.emplace_back(model.entry->text.tokenizer,
-                              text::ChoiceOutput::Options{.choice = i, .stop = request.stop, .logprobs = request.logprobs, .parser = nullptr, .stop_token_ids = request.stop_token_ids});
+        choices_.emplace_back(
+            model.entry->text.tokenizer,
+            text::ChoiceOutput::Options{.choice = i,
+                                        .stop = request.stop,
+                                        .logprobs = request.logprobs,
+                                        .parser = nullptr,
+                                        .stop_token_ids = request.stop_token_ids});
     }
 }
 
@@ -72,7 +82,8 @@ void TokenRequest::submit_more() {
     while (submitted_ < plan_.adds.size() && active_ < kMaxActive) {
         const auto i = static_cast<std::uint32_t>(submitted_++);
         ++active_;
-        choices_[i].session = model_.worker->submit(std::move(plan_.adds[i]), [this, i](pools::Update&& u) { on_update(i, std::move(u)); });
+        choices_[i].session = model_.worker->submit(
+            std::move(plan_.adds[i]), [this, i](pools::Update&& u) { on_update(i, std::move(u)); });
     }
 }
 
@@ -94,7 +105,8 @@ void TokenRequest::take(Item& item) {
     if (choice.ended || overflowed_) return;
     pools::Update& u = item.update;
     if (u.started) choice.cached = u.started->cached_tokens;
-    if (u.embedding) events_.emplace_back(model::EmbeddingOut{item.choice, std::move(u.embedding->values)});
+    if (u.embedding)
+        events_.emplace_back(model::EmbeddingOut{item.choice, std::move(u.embedding->values)});
     if (u.error) return fail(*std::move(u.error));
     if (!u.tokens.empty() && choice.output.push(u.tokens, events_)) {
         if (!u.finished) x_.core().probe.aborted();
@@ -112,7 +124,8 @@ void TokenRequest::take_finished(std::uint32_t index, const model::Finished& f) 
     r.prefill = std::max(r.prefill, f.prefill_time);
     r.decode = std::max(r.decode, f.decode_time);
     if (f.reason == model::EndReason::kFailed) {
-        return fail(f.error ? *f.error : Error{Code::kInternal, "The engine failed without saying why."});
+        return fail(f.error ? *f.error
+                            : Error{Code::kInternal, "The engine failed without saying why."});
     }
     if (f.reason == model::EndReason::kAborted) return fail(aborted_by_engine());
     if (!plan_.embed) choice.output.finish(f.reason, events_);
@@ -126,8 +139,8 @@ void TokenRequest::end_choice(Choice& choice) {
     ++ended_;
 }
 
-// The first failure of a choice is the failure of the request; the other choices are aborted. Text that was held back goes
-// out before the error.
+// The first failure of a choice is the failure of the request; the other choices are aborted. Text
+// that was held back goes out before the error.
 void TokenRequest::fail(Error error) {
     for (Choice& c : choices_) {
         if (!c.ended && !plan_.embed) c.output.finish(model::EndReason::kFailed, events_);
@@ -143,7 +156,8 @@ void TokenRequest::finish_if_all_ended() {
     if (ended_ == choices_.size()) events_.emplace_back(model::Done{usage()});
 }
 
-// A prompt counts once, however many choices it has; it was cached as far as its first choice found it cached.
+// A prompt counts once, however many choices it has; it was cached as far as its first choice found
+// it cached.
 model::Usage TokenRequest::usage() const {
     model::Usage u;
     for (std::size_t p = 0; p < plan_.prompt_tokens.size(); ++p) {

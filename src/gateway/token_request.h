@@ -1,8 +1,9 @@
-// TokenRequest: one request on a token engine. Its choices are engine requests; their updates arrive in a bounded channel
-// and leave as events to the Responder.
+// TokenRequest: one request on a token engine. Its choices are engine requests; their updates
+// arrive in a bounded channel and leave as events to the Responder.
 //
-// Destroying it (Subtask::cancel, when the client goes away) destroys the Sessions, each of which aborts its request in
-// the engine exactly once, wherever it is (A54, A55). A stop string ends one choice the same way (A37).
+// Destroying it (Subtask::cancel, when the client goes away) destroys the Sessions, each of which
+// aborts its request in the engine exactly once, wherever it is (A54, A55). A stop string ends one
+// choice the same way (A37).
 #pragma once
 
 #include <memory>
@@ -18,7 +19,8 @@ namespace nereid::gateway {
 
 class TokenRequest {
   public:
-    TokenRequest(Exchange& exchange, ShardModel& model, const model::Request& request, TokenPlan plan, Responder& responder);
+    TokenRequest(Exchange& exchange, ShardModel& model, const model::Request& request,
+                 TokenPlan plan, Responder& responder);
     ~TokenRequest();
     TokenRequest(const TokenRequest&) = delete;
     TokenRequest& operator=(const TokenRequest&) = delete;
@@ -26,9 +28,10 @@ class TokenRequest {
 
   private:
     struct Choice {
-        Choice(std::shared_ptr<const text::Tokenizer> tokenizer, text::ChoiceOutput::Options options)
+        Choice(std::shared_ptr<const text::Tokenizer> tokenizer,
+               text::ChoiceOutput::Options options)
             : output(std::move(tokenizer), std::move(options)) {}
-        std::unique_ptr<pools::Session> session;    // set while the engine works on it
+        std::unique_ptr<pools::Session> session;  // set while the engine works on it
         text::ChoiceOutput output;
         TokenCount cached = 0;
         bool ended = false;
@@ -53,12 +56,12 @@ class TokenRequest {
     Responder& responder_;
     io::Channel<Item> updates_;
     std::vector<Choice> choices_;
-    std::vector<model::Event> events_;    // to be given to the responder
+    std::vector<model::Event> events_;  // to be given to the responder
     std::size_t submitted_ = 0;
     std::size_t active_ = 0;
     std::size_t ended_ = 0;
     bool overflowed_ = false;
-    std::shared_ptr<TokenRequest*> self_;    // for what is posted: dies with this
+    std::shared_ptr<TokenRequest*> self_;  // for what is posted: dies with this
 };
 
 }  // namespace nereid::gateway

@@ -38,7 +38,9 @@ bool parse_authority(std::string_view text, io::Endpoint& out) {
 
 Result<BaseUrl> parse_base_url(std::string_view url) {
     const auto bad = [&](std::string_view why) {
-        return err(Code::kConfig, fmt::format("base url \"{}\": {}. Mend: write it like http://127.0.0.1:8000.", url, why));
+        return err(Code::kConfig,
+                   fmt::format("base url \"{}\": {}. Mend: write it like http://127.0.0.1:8000.",
+                               url, why));
     };
     BaseUrl out;
     std::string_view rest = url;
@@ -58,7 +60,8 @@ Result<BaseUrl> parse_base_url(std::string_view url) {
     out.host_header = authority;
     if (slash != std::string_view::npos) {
         std::string_view prefix = rest.substr(slash);
-        if (prefix.find_first_of("?# ") != std::string_view::npos) return bad("a query or fragment has no place in it");
+        if (prefix.find_first_of("?# ") != std::string_view::npos)
+            return bad("a query or fragment has no place in it");
         while (prefix.ends_with('/')) prefix.remove_suffix(1);
         if (prefix.ends_with("/v1")) prefix.remove_suffix(3);
         out.prefix = prefix;

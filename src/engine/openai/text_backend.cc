@@ -16,10 +16,11 @@ using dialect::chat::StreamReader;
 using Events = std::vector<model::Event>;
 
 constexpr std::size_t kMaxErrorBytes = 1 << 20;
-constexpr std::size_t kMaxAnswerBytes = 256u << 20;    // not streamed: embeddings of a large batch
-constexpr Duration kAvoid = 1s;                        // a server that refused a connection is not asked for so long
-constexpr Duration kFirstPiece = 50ms;                 // Start waits so long for company: one write instead of two
-constexpr Duration kTail = 1s;                         // for the end of the body after [DONE], so that the connection lives on
+constexpr std::size_t kMaxAnswerBytes = 256u << 20;  // not streamed: embeddings of a large batch
+constexpr Duration kAvoid = 1s;  // a server that refused a connection is not asked for so long
+constexpr Duration kFirstPiece = 50ms;  // Start waits so long for company: one write instead of two
+constexpr Duration kTail =
+    1s;  // for the end of the body after [DONE], so that the connection lives on
 
 struct Server {
     std::string url;
@@ -42,8 +43,10 @@ class Outstanding {
 
 // What our caller hears of a failure between us and the server; addresses stay inside.
 Error for_caller(const Error& e) {
-    if (e.code == Code::kDeadlineExceeded) return {Code::kDeadlineExceeded, "The model's server did not answer in time."};
-    if (e.code == Code::kTooLarge) return {Code::kUnavailable, "The model's server gave an answer that is too large."};
+    if (e.code == Code::kDeadlineExceeded)
+        return {Code::kDeadlineExceeded, "The model's server did not answer in time."};
+    if (e.code == Code::kTooLarge)
+        return {Code::kUnavailable, "The model's server gave an answer that is too large."};
     return {Code::kUnavailable, "The model's server cannot be reached. Please retry."};
 }
 
@@ -56,7 +59,8 @@ bool is_sse(const io::HttpClientResponse& r) {
 
 class Backend final : public TextBackend {
   public:
-    Backend(io::Loop& loop, io::Network& network, TextBackendOptions options, std::vector<BaseUrl> urls)
+    Backend(io::Loop& loop, io::Network& network, TextBackendOptions options,
+            std::vector<BaseUrl> urls)
         : loop_(loop), options_(std::move(options)) {
         for (std::size_t i = 0; i < urls.size(); ++i) {
             Server s;
@@ -71,15 +75,18 @@ class Backend final : public TextBackend {
         }
     }
 
-    io::Task<void> run(const model::Request& request, OnEvents on_events, std::string* served_by) override {
-        auto outgoing = dialect::chat::write_request(request, options_.model.empty() ? request.model : options_.model);
+    io::Task<void> run(const model::Request& request, OnEvents on_events,
+                       std::string* served_by) override {
+        auto outgoing = dialect::chat::write_request(
+            request, options_.model.empty() ? request.model : options_.model);
         if (!outgoing.ok()) {
             co_await fail(on_events, outgoing.error());
             co_return;
         }
         io::HttpClientRequest http;
         http.headers.add("content-type", "application/json");
-        if (!options_.api_key.empty()) http.headers.add("authorization", "Bearer " + options_.api_key);
+        if (!options_.api_key.empty())
+            http.headers.add("authorization", "Bearer " + options_.api_key);
         http.body = std::move(outgoing->body);
 
         Server* tried = nullptr;
@@ -139,7 +146,9 @@ class Backend final : public TextBackend {
 
     io::Task<void> refused(io::HttpClientResponse& response, OnEvents& on_events) {
         const auto body = co_await response.read_all(kMaxErrorBytes, deadline());
-        co_await fail(on_events, dialect::chat::read_error(response.status(), body.ok() ? std::string_view(*body) : std::string_view{}));
+        co_await fail(on_events, dialect::chat::read_error(
+                                     response.status(),
+                                     body.ok() ? std::string_view(*body) : std::string_view{}));
     }
 
     io::Task<void> read_whole(io::HttpClientResponse& response, OnEvents& on_events) {
@@ -155,8 +164,10 @@ class Backend final : public TextBackend {
                 co_await fail(on_events, for_caller({Code::kTooLarge, {}}));
                 co_return;
             }
-            if (body.empty()) body = std::move(*piece);
-            else body += *piece;
+            if (body.empty())
+                body = std::move(*piece);
+            else
+                body += *piece;
         }
         Events events = dialect::chat::read_response(body);
         co_await on_events(events);
@@ -168,8 +179,10 @@ class Backend final : public TextBackend {
         events.emplace_back(model::Start{});
         bool first = true;
         while (!reader.ended()) {
-            auto piece = co_await response.read_some(first ? loop_.now() + kFirstPiece : deadline());
-            if (std::exchange(first, false) && !piece.ok() && piece.error().code == Code::kDeadlineExceeded) {
+            auto piece =
+                co_await response.read_some(first ? loop_.now() + kFirstPiece : deadline());
+            if (std::exchange(first, false) && !piece.ok() &&
+                piece.error().code == Code::kDeadlineExceeded) {
                 if (!co_await on_events(events)) co_return;
                 events.clear();
                 continue;
@@ -187,7 +200,8 @@ class Backend final : public TextBackend {
             if (!co_await on_events(events)) co_return;
             events.clear();
         }
-        // The end of the body is usually in the buffer already; without it the connection could not be used again.
+        // The end of the body is usually in the buffer already; without it the connection could not
+        // be used again.
         const TimePoint until = loop_.now() + kTail;
         for (;;) {
             const auto rest = co_await response.read_some(until);
@@ -203,14 +217,18 @@ class Backend final : public TextBackend {
 
 }  // namespace
 
-Result<std::unique_ptr<TextBackend>> make_text_backend(io::Loop& loop, io::Network& network, TextBackendOptions options) {
-    if (options.base_urls.empty()) return err(Code::kConfig, "a text backend needs a base url. Mend: name one, like http://127.0.0.1:8000.");
+Result<std::unique_ptr<TextBackend>> make_text_backend(io::Loop& loop, io::Network& network,
+                                                       TextBackendOptions options) {
+    if (options.base_urls.empty())
+        return err(Code::kConfig,
+                   "a text backend needs a base url. Mend: name one, like http://127.0.0.1:8000.");
     std::vector<BaseUrl> urls;
     for (const std::string& text : options.base_urls) {
         TRY(BaseUrl url, parse_base_url(text));
         urls.push_back(std::move(url));
     }
-    return std::unique_ptr<TextBackend>(std::make_unique<Backend>(loop, network, std::move(options), std::move(urls)));
+    return std::unique_ptr<TextBackend>(
+        std::make_unique<Backend>(loop, network, std::move(options), std::move(urls)));
 }
 
 }  // namespace nereid::engine::openai
