@@ -90,6 +90,7 @@ LlamaEngine::LlamaEngine(const LlamaOptions& options, std::unique_ptr<Runtime> r
       prng_(options.seed != 0 ? options.seed : static_cast<std::uint64_t>(engine_clock().count())),
       streams_(runtime_->streams()) {
     fill_info(model_digest);
+    runtime_->wait_by_spinning(wait_.spin());
 }
 
 LlamaEngine::~LlamaEngine() = default;

@@ -31,6 +31,7 @@
 #include "engine/llama/runtime.h"
 #include "engine/llama/sampler.h"
 #include "engine/llama/step_cost.h"
+#include "engine/llama/wait_tuner.h"
 
 namespace nereid::engine::llama {
 
@@ -125,6 +126,8 @@ class LlamaEngine final : public Engine {
     void pin(const model::Pin& pin, TimePoint now);
     void release(RequestId id);
     void map_region(const model::MapRegion& command);
+    // With one thread ggml's kernel for lone rows gives the same bits as the other.
+    bool pairs_lone_rows() const { return options_.determinism && options_.threads > 1; }
     QueueKey queue_key(const Sequence& s) const { return {s.request.priority, s.arrival, s.request.id}; }
     void finish(Sequence& s, model::EndReason reason, std::optional<Error> error = {});
     void leave_stream(Sequence& s);
@@ -168,6 +171,7 @@ class LlamaEngine final : public Engine {
     std::unique_ptr<Embedder> embedder_;
     PrefixStore store_;
     StepCost cost_;
+    WaitTuner wait_;
     Prng prng_;
     Region region_;
     std::map<RequestId, Sequence> sequences_;

@@ -250,7 +250,7 @@ Result<void> LlamaEngine::run_prefill(Sequence& s, std::uint32_t planned) {
     }
     // A tail of one token is a lone row, as in decoding.
     std::vector<Padding> padded;
-    if (count == 1 && options_.determinism) {
+    if (count == 1 && pairs_lone_rows()) {
         std::vector<StreamState> states(streams_.size());
         for (std::uint32_t i = 0; i < states.size(); ++i) {
             states[i] = {.decoding = i == s.stream, .usable = true, .length = runtime_->length(i)};
@@ -377,7 +377,7 @@ Result<void> LlamaEngine::run_decode() {
         kv_tokens += s->past + 1;
     }
     const auto own = static_cast<std::uint32_t>(rows.size());
-    const auto padded = add_padding(rows, padding_rows(states, {.pair_lone_rows = options_.determinism}));
+    const auto padded = add_padding(rows, padding_rows(states, {.pair_lone_rows = pairs_lone_rows()}));
     const Duration started = engine_clock();
     const DecodeStatus status = runtime_->decode(rows);
     const Duration took = engine_clock() - started;
@@ -386,6 +386,10 @@ Result<void> LlamaEngine::run_decode() {
     if (status != DecodeStatus::kOk) return fail_step(running, status);
     failures_in_row_ = 0;
     cost_.observe_decode(own, kv_tokens, took);
+    if (options_.threads > 1) {
+        wait_.observe(own, took);
+        runtime_->wait_by_spinning(wait_.spin());
+    }
     ++counters_.decode_steps;
     counters_.decode_rows += own;
     std::size_t row = 0;

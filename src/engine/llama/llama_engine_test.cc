@@ -570,6 +570,7 @@ class FaultyRuntime final : public Runtime {
     }
     void truncate(std::uint32_t stream, TokenCount from) override { inner_->truncate(stream, from); }
     TokenCount length(std::uint32_t stream) const override { return inner_->length(stream); }
+    void wait_by_spinning(bool spin) override { inner_->wait_by_spinning(spin); }
     bool blocks() const override { return inner_->blocks(); }
     const KvGeometry& geometry() const override { return inner_->geometry(); }
     void read_rows(std::uint32_t s, TokenCount first, TokenCount n, std::span<std::uint8_t> out) const override {

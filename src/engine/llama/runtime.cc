@@ -15,6 +15,9 @@
 #include "ggml-backend.h"
 #include "llama.h"
 
+// libomp's, on which ggml's threads run. How long a thread spins at a barrier before it sleeps.
+extern "C" void kmp_set_blocktime(int milliseconds);
+
 namespace nereid::engine::llama {
 namespace {
 
@@ -97,6 +100,11 @@ class LlamaRuntime final : public Runtime {
     TokenCount stream_capacity() const override { return llama_n_ctx_seq(context_.get()); }
     std::uint32_t streams() const override { return streams_; }
     TokenCount length(std::uint32_t stream) const override { return length_[stream]; }
+    void wait_by_spinning(bool spin) override {
+        constexpr int kLibompDefault = 200;
+        if (spin != spinning_) kmp_set_blocktime(spin ? kLibompDefault : 0);
+        spinning_ = spin;
+    }
     bool blocks() const override { return !cache_.empty(); }
     const KvGeometry& geometry() const override { return geometry_; }
 
@@ -122,6 +130,7 @@ class LlamaRuntime final : public Runtime {
     ModelFacts facts_;
     KvGeometry geometry_;
     std::vector<CacheTensor> cache_;
+    bool spinning_ = true;
     std::string state_;    // scratch of restore()
 };
 

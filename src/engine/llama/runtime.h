@@ -73,6 +73,9 @@ class Runtime {
     virtual void truncate(std::uint32_t stream, TokenCount from) = 0;
     virtual TokenCount length(std::uint32_t stream) const = 0;
 
+    // Whether ggml's threads spin (on free cores) or sleep (on shared ones) while they wait for one another.
+    virtual void wait_by_spinning(bool spin) = 0;
+
     virtual bool blocks() const = 0;
     virtual const KvGeometry& geometry() const = 0;
     // Copies the rows of tokens [first, first + count) of the stream in block order. Precondition: blocks(), they are there.
