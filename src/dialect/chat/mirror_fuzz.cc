@@ -17,7 +17,11 @@ namespace model = nereid::model;
 
 // The client's stream made of the events: all that matters of them, in one string.
 std::string encode(const std::vector<model::Event>& events) {
-    chat::StreamEncoder encoder({.id = "i", .model = "m", .include_usage = true, .logprobs = true});
+    chat::StreamEncoder encoder({.id = "i",
+                                 .model = "m",
+                                 .system_fingerprint = {},
+                                 .include_usage = true,
+                                 .logprobs = true});
     std::string out;
     for (const model::Event& event : events) encoder.on(event, out);
     return out;
