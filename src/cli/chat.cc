@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/answer.h"
 #include "cli/command.h"
 #include "cli/conversation.h"
 #include "dialect/chat/mirror.h"
@@ -22,8 +23,6 @@
 namespace nereid::cli {
 
 namespace {
-
-constexpr std::size_t kMaxErrorBody = 64 << 10;
 
 const std::vector<std::pair<std::string, std::string>> kAliases = {
     {"url", "chat.url"},
@@ -102,37 +101,11 @@ void print(Exchange& x, std::string_view piece, bool& held) {
     x.text += piece;
 }
 
-io::Task<Result<void>> stream_answer(io::Loop& loop, io::HttpClient& client,
-                                     io::HttpClientRequest request, Duration timeout, Exchange& x) {
-    CO_TRY(auto response, co_await client.request(request, loop.now() + timeout));
-    if (response->status() != 200) {
-        CO_TRY(const std::string body,
-               co_await response->read_all(kMaxErrorBody, loop.now() + timeout));
-        co_return dialect::chat::read_error(response->status(), body);
-    }
-    dialect::chat::StreamReader reader;
-    std::vector<model::Event> events;
-    bool held = false;
-    while (!reader.ended()) {
-        CO_TRY(const std::string piece, co_await response->read_some(loop.now() + timeout));
-        events.clear();
-        if (piece.empty()) {
-            reader.finish(events);
-        } else {
-            reader.feed(piece, events);
-        }
-        for (const auto& event : events) {
-            if (const auto* text = std::get_if<model::TextDelta>(&event))
-                print(x, text->text, held);
-            if (const auto* failed = std::get_if<model::Failed>(&event)) co_return failed->error;
-        }
-    }
-    co_return Result<void>{};
-}
-
 io::Task<void> run(io::Loop& loop, io::HttpClient& client, io::HttpClientRequest request,
                    Duration timeout, Exchange& x) {
-    auto result = co_await stream_answer(loop, client, std::move(request), timeout, x);
+    bool held = false;
+    auto result = co_await stream_answer(loop, client, std::move(request), timeout,
+                                         [&](std::string_view piece) { print(x, piece, held); });
     if (!result.ok()) x.error = result.error();
     x.done = true;
 }
