@@ -267,8 +267,8 @@ void StreamReader::data(std::string_view json, std::vector<model::Event>& out) {
         fail(error_of_frame(*parsed), out);
         return;
     }
-    const std::size_t before = out.size();
     start(out);
+    const std::size_t before = out.size();
     if (const Json* usage = given(*parsed, "usage"); usage != nullptr && usage->is_object())
         usage_ = read_usage(*usage);
     const Json* choices = given(*parsed, "choices");
