@@ -23,27 +23,15 @@ class FakeTextBackend final : public pools::TextBackend {
     FakeTextBackend(io::Loop& loop, Shared& shared) : loop_(loop), shared_(shared) {}
     io::Task<void> run(const model::Request& request, OnEvents on_events,
                        std::string* served_by) override {
-        struct Running {
-            Shared& s;
-            bool done = false;
-            explicit Running(Shared& shared) : s(shared) {
-                ++s.running;
-                ++s.runs;
-            }
-            ~Running() {
-                --s.running;
-                s.cut += done ? 0 : 1;
-            }
-        } running(shared_);
+        Running running(loop_, shared_);
         if (served_by != nullptr) *served_by = "http://upstream";
         shared_.last = request;
-        io::Signal released(loop_);
         auto script = shared_.script;
         for (auto& events : script) {
             if (events.empty()) {
-                shared_.waiting.push_back(&released);
-                co_await released.wait();
-                std::erase(shared_.waiting, &released);
+                shared_.waiting.push_back(&running.released);
+                co_await running.released.wait();
+                std::erase(shared_.waiting, &running.released);
                 continue;
             }
             if (!co_await on_events(events)) break;
@@ -52,6 +40,22 @@ class FakeTextBackend final : public pools::TextBackend {
     }
 
   private:
+    struct Running {
+        Shared& shared;
+        io::Signal released;
+        bool done = false;
+        Running(io::Loop& loop, Shared& s) : shared(s), released(loop) {
+            ++shared.running;
+            ++shared.runs;
+        }
+        Running(const Running&) = delete;
+        Running& operator=(const Running&) = delete;
+        ~Running() {
+            std::erase(shared.waiting, &released);
+            --shared.running;
+            shared.cut += done ? 0 : 1;
+        }
+    };
     io::Loop& loop_;
     Shared& shared_;
 };
