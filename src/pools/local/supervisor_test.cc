@@ -416,11 +416,11 @@ TEST(Supervisor, DrainBeforeStartAndDuringStart) {
 // A naive engine and child: knows what it was given, answers at random, dies at random.
 class World {
   public:
-    explicit World(std::uint64_t seed) : rng(seed), d(config(rng)) { apply(StartEvent{}); }
+    explicit World(std::uint64_t seed) : rng(seed), d(config()) { apply(StartEvent{}); }
 
-    static SupervisorConfig config(Prng& rng) {
+    SupervisorConfig config() {
         SupervisorConfig c;
-        c.queue_max = 1 + rng.below(20);
+        c.queue_max = queue_max;
         c.max_attempts = static_cast<std::uint32_t>(1 + rng.below(4));
         c.progress_timeout = 2s;
         c.start_timeout = 3s;
@@ -557,12 +557,19 @@ class World {
         }
     }
 
+    std::uint64_t without_output() const {
+        std::uint64_t n = 0;
+        for (const auto& [id, r] : requests) n += !r.ended && !r.aborted && r.next == 0;
+        return n;
+    }
+
     struct Request {
         bool ended = false;
         bool aborted = false;
         TokenId next = 0;
     };
     Prng rng;
+    std::uint64_t queue_max = 1 + rng.below(20);
     Driver d;
     std::size_t takes = 1 + rng.below(6);
     std::map<std::uint64_t, Request> requests;
@@ -580,6 +587,7 @@ TEST(SupervisorProperty, EachRequestEndsExactlyOnceWhateverHappens) {
         for (int i = 0; i < 600 && !testing::Test::HasFatalFailure(); ++i) {
             w.turn();
             ASSERT_EQ(w.d.supervisor.status().in_flight, w.live);
+            ASSERT_LE(w.without_output(), w.queue_max);
         }
         // No new faults: everything ends.
         w.apply(DrainEvent{w.d.now + 5s});
