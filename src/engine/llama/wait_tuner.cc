@@ -48,16 +48,17 @@ void WaitTuner::observe(std::uint32_t rows, Duration took) {
         return;
     }
     const bool comparable = settled_.rows == rows && settled_.full();
-    const bool slow = comparable && took > settled_.value() * 3;
-    settled_.add(rows, took);
     ++since_trial_;
-    const bool due = since_trial_ >= interval_ && settled_.full();
-    const bool early = slow && since_trial_ >= kMinInterval / 2;
-    if (early) {    // measured against what is slow now, not against better days
-        settled_.count = 0;
+    if (comparable && took > settled_.value() * 3 && ++slow_ < kSlowSteps) return;    // one may be an accident
+    if (slow_ >= kSlowSteps && since_trial_ >= kMinInterval / 2) {
+        settled_.count = 0;    // compared with what is slow now, not with better days
         settled_.add(rows, took);
+        slow_ = 0;
+        return begin_trial();
     }
-    if (due || early) begin_trial();
+    slow_ = 0;
+    settled_.add(rows, took);
+    if (since_trial_ >= interval_ && settled_.full()) begin_trial();
 }
 
 }  // namespace nereid::engine::llama

@@ -4,8 +4,8 @@
 // the cores it is up to thirty times slower, since the thread that is waited for does not run (README, "Measured"). So
 // the tuner tries the other way now and then for a few decode steps and keeps the faster one:
 //   - steps are compared by time, only when they have the same number of rows, by the best of a few;
-//   - the trial comes after `interval` steps, which doubles each time it changes nothing (16 to 1024), and early when a
-//     step took three times what it should;
+//   - the trial comes after `interval` steps, which doubles each time it changes nothing (16 to 1024), and early when three
+//     steps in a row took three times what they should;
 //   - a trial that is clearly worse ends with its first step.
 // It starts with sleeping, whose worst case is mild.
 #pragma once
@@ -30,6 +30,7 @@ class WaitTuner {
     static constexpr std::uint32_t kFirstInterval = 3;
     static constexpr std::uint32_t kMinInterval = 16;
     static constexpr std::uint32_t kMaxInterval = 1024;
+    static constexpr std::uint32_t kSlowSteps = 3;
     struct Best {    // of the latest kSamples steps with the same number of rows
         std::uint32_t rows = 0;
         std::uint32_t count = 0;
@@ -46,6 +47,7 @@ class WaitTuner {
     Best settled_;
     Best tried_;
     std::uint32_t since_trial_ = 0;
+    std::uint32_t slow_ = 0;    // in a row
     std::uint32_t interval_ = kFirstInterval;
     std::uint64_t switches_ = 0;
 };

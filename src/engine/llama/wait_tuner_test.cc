@@ -40,6 +40,19 @@ TEST(WaitTuner, SpinsOnFreeCoresAndSleepsOnBusyOnes) {
     EXPECT_TRUE(tuner.spin());
 }
 
+TEST(WaitTuner, OneSlowStepIsNoReason) {
+    WaitTuner tuner;
+    Machine machine;
+    run(tuner, machine, 1000, 1);
+    const auto before = tuner.switches();
+    for (int i = 0; i < 50; ++i) {
+        tuner.observe(1, 90ms);
+        run(tuner, machine, 10, 1);
+    }
+    EXPECT_EQ(tuner.switches(), before);
+    EXPECT_TRUE(tuner.spin());
+}
+
 TEST(WaitTuner, StepsWithOtherRowsAreNotCompared) {
     WaitTuner tuner;
     Machine machine;
