@@ -31,7 +31,9 @@ void ServiceOptions::bind(io::ConfigBinder& b) {
             .doc = "Event loops of the front; 0: one per core."});
 }
 
-Frontend::Frontend(const ServiceOptions& options) : others_(count_of(options.loops) - 1) {
+Frontend::Frontend(const ServiceOptions& options)
+    : signals_(main_, {SIGTERM, SIGINT, SIGHUP}, [this](int number) { on_signal(number); }),
+      others_(count_of(options.loops) - 1) {
     networks_.push_back(std::make_unique<io::RealNetwork>(main_));
     for (std::size_t i = 0; i < others_.size(); ++i) {
         others_.run_on(i, [this, i] {
@@ -65,8 +67,6 @@ Result<void> Frontend::check_port_is_free(const gateway::GatewayOptions& options
 
 int Frontend::run(Parts parts) {
     parts_ = std::move(parts);
-    const io::SignalWatch watch(main_, {SIGTERM, SIGINT, SIGHUP},
-                                [this](int number) { on_signal(number); });
     main_.run();
     return code_;
 }

@@ -57,6 +57,7 @@ class Frontend {
     io::Task<void> stop_worker();
 
     io::RealLoop main_;
+    io::SignalWatch signals_;  // from the start: what is made before run() is cleaned up after it
     io::LoopThreads others_;
     std::vector<std::unique_ptr<io::RealNetwork>> networks_;
     Parts parts_;

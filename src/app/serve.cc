@@ -96,8 +96,8 @@ Result<int> serve(const cli::Invocation& invocation) {
     TRY(auto options, load(invocation));
     // Files first: their faults are told at once, not by a child.
     TRY(auto text, open_text(options.engine));
-    TRY(const auto folder, RuntimeFolder::create());
     Frontend frontend(options.service);
+    TRY(const auto folder, RuntimeFolder::create());
     ProcessLog process_log(options.log, frontend.loop());
     ops::Logger& log = process_log.logger();
     ops::Registry metrics;
