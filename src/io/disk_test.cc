@@ -2,17 +2,21 @@
 // each.
 #include "io/disk.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <filesystem>
 #include <memory>
 #include <set>
 #include <string>
+#include <thread>
 
 #include "base/prng.h"
 #include "io/real_disk.h"
@@ -242,6 +246,29 @@ TEST(RealDisk, ReadFile) {
         chmod((world.root + "/f").c_str(), 0);
         EXPECT_EQ(read_file(world.root + "/f", 10).code(), Code::kPermissionDenied);
     }
+}
+
+// Opening a FIFO for reading blocks the thread until a writer comes: an operation that is surely
+// under way.
+TEST(RealDisk, DestroyingARunningOperationWaitsForItsThread) {
+    RealDiskWorld world;
+    run_in(world, [&]() -> Task<void> {
+        const std::string path = world.root + "/fifo";
+        EXPECT_EQ(mkfifo(path.c_str(), 0600), 0);
+        auto opening = world.disk().open(path, OpenMode::kRead).release();
+        opening.resume();
+        co_await world.loop.sleep_for(5ms);
+        std::atomic<bool> destroying = false;
+        std::thread writer([&] {
+            destroying.wait(false);
+            poll(nullptr, 0, 20);  // lets a destroy() that does not wait free the frame first
+            close(open(path.c_str(), O_WRONLY));
+        });
+        destroying = true;
+        destroying.notify_one();
+        opening.destroy();
+        writer.join();
+    });
 }
 
 TEST(RealDisk, TheLoopMayEndWhileOperationsRun) {

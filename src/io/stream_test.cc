@@ -106,6 +106,23 @@ TYPED_TEST(StreamTest, HalfClosedStillCarriesTheOtherWay) {
     });
 }
 
+// The last bytes and the end arrive as one event: the end must not wait for another.
+TYPED_TEST(StreamTest, TheEndIsSeenWhenItComesWithTheLastBytes) {
+    this->run([&]() -> Task<void> {
+        auto [client, server] = co_await this->connected();
+        co_await this->loop_.sleep_for(5ms);  // the events of the connection itself are over
+        EXPECT_TRUE((co_await write_text(*client, "last")).ok());
+        client->shutdown_write();
+        co_await this->loop_.sleep_for(5ms);
+        EXPECT_EQ(*co_await read_some(*server, this->loop_.now() + 10s), "last");
+        const auto end = co_await read_some(*server, this->loop_.now() + 10s);
+        EXPECT_TRUE(end.ok());
+        if (end.ok()) {
+            EXPECT_EQ(*end, "");
+        }
+    });
+}
+
 TYPED_TEST(StreamTest, MegabytesArriveWholeThroughBackpressure) {
     this->run([&]() -> Task<void> {
         auto [client, server] = co_await this->connected();
@@ -437,6 +454,33 @@ TEST(RealNetwork, AcceptPausesWithoutDescriptorsAndRecovers) {
         while (!server) co_await world.loop.sleep_for(1ms);
         EXPECT_TRUE((co_await write_text(*client, "hi")).ok());
         EXPECT_EQ(*co_await read_exactly(*server, 2), "hi");
+    });
+}
+
+// Data that is there, and room that is there, are not used up in one go: the posted call runs in
+// between.
+TEST(RealNetwork, OperationsThatNeverWaitStillLetOthersRun) {
+    TcpWorld world;
+    run_in(world, [&]() -> Task<void> {
+        auto pair = *make_socket_pair(world.loop);
+        int writes = 0;
+        int reads = 0;
+        int writes_seen = -1;
+        int reads_seen = -1;
+        world.loop.post([&] { writes_seen = writes; });
+        // 150 fit into the socket buffer, skb overhead included.
+        for (; writes < 150; ++writes) {
+            EXPECT_TRUE((co_await write_text(*pair.first, std::string(100, 'x'))).ok());
+        }
+        world.loop.post([&] { reads_seen = reads; });
+        std::string into(100, '\0');
+        for (; reads < 150; ++reads) {
+            EXPECT_EQ(*co_await pair.second->read(into), 100U);
+        }
+        EXPECT_GE(writes_seen, 0);
+        EXPECT_LT(writes_seen, 150);
+        EXPECT_GE(reads_seen, 0);
+        EXPECT_LT(reads_seen, 150);
     });
 }
 
