@@ -208,7 +208,7 @@ def test_tls_with_reload(serve, tmp_path):
 
 
 def test_chat_program(server):
-    got = subprocess.run([BINARY, "chat", "--url", f"http://127.0.0.1:{server.port}"], input="Say hello.\n/reset\nAnd again.\n",
+    got = subprocess.run([BINARY, "chat", "--url", f"http://127.0.0.1:{server.port}", "--max-tokens", "30"], input="Say hello.\n/reset\nAnd again.\n",
                          capture_output=True, text=True, timeout=120)
     assert got.returncode == 0 and len(got.stdout.strip()) > 10, got
     nobody = subprocess.run([BINARY, "chat", "--url", "http://127.0.0.1:1"], input="hi\n", capture_output=True, text=True, timeout=30)
