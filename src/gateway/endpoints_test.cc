@@ -108,6 +108,8 @@ TEST_F(Endpoints, HealthAndReadiness) {
     EXPECT_EQ(get("/health")->status(), 200);
     EXPECT_EQ(get("/ready")->status(), 200);
     EXPECT_EQ(at(get("/ready")->json(), "status"), Json("ready"));
+    EXPECT_EQ(get("/metrics")->status(), 200);
+    EXPECT_TRUE(access_lines().empty());  // probes are counted, not logged
     auto head = client();
     head->request("HEAD", "/", {}, {});
     loop.settle();

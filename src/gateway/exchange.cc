@@ -29,6 +29,11 @@ void add_retry_headers(io::Headers& headers, const Error& error, int status, Dur
     headers.add("retry-after-ms", fmt::to_string(retry_after / 1ms));
 }
 
+// Asked every few seconds by machines: counted in the metrics, not logged.
+bool is_probe(Route route) {
+    return route == Route::kHealth || route == Route::kReady || route == Route::kMetrics;
+}
+
 }  // namespace
 
 Exchange::Exchange(Core& core, io::Loop& loop, std::shared_ptr<const Settings> settings,
@@ -48,7 +53,7 @@ Exchange::~Exchange() {
     if (record.end.empty()) record.end = record.status == 0 ? "aborted" : "ok";
     const TimePoint now = loop_.now();
     core_.probe.ended(record, now);
-    if (core_.access_log.enabled())
+    if (core_.access_log.enabled() && !is_probe(record.route))
         core_.access_log.write(access_line(record, now, loop_.wall_now()));
 }
 
