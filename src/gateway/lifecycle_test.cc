@@ -29,7 +29,7 @@ TEST_F(Lifecycle, WholeAnswer) {
     EXPECT_EQ(at(j, "choices.0.finish_reason").as_string(), "stop");
     EXPECT_EQ(at(j, "usage.prompt_tokens"), Json(3));
     EXPECT_EQ(at(j, "usage.completion_tokens"), Json(6));
-    EXPECT_THAT(c->header("server-timing"), HasSubstr("prefill;dur=30.00"));
+    EXPECT_THAT(c->header("server-timing"), HasSubstr("prefill;dur=30.000"));
     EXPECT_EQ(worker.aborts, 0);
     EXPECT_EQ(worker.open_sessions(), 0);
 }

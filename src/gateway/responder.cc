@@ -53,10 +53,10 @@ io::Task<bool> Responder::stream(const std::vector<model::Event>& events) {
     }
     frames_.clear();
     for (const auto& event : events) encoder_->on(event, frames_);
+    if (!ended_ && !frames_.empty()) co_return co_await sse_->write(frames_);
     if (!co_await sse_->open()) co_return false;
-    if (ended_) co_return co_await sse_->finish(frames_);
-    if (frames_.empty()) co_return true;
-    co_return co_await sse_->write(frames_);
+    if (!ended_) co_return true;
+    co_return co_await sse_->finish(frames_);
 }
 
 io::Task<void> Responder::send_whole() {

@@ -34,12 +34,14 @@ void SseWriter::on_timer() {
 }
 
 io::Task<void> SseWriter::beat() {
-    if (!opened_ && !co_await send_headers()) co_return;
     ++x_.record.keepalives;
-    succeeded(co_await x_.reply().chunk(kComment));
+    if (opened_)
+        succeeded(co_await x_.reply().chunk(kComment));
+    else
+        co_await send_headers(kComment);
 }
 
-io::Task<bool> SseWriter::send_headers() {
+io::Task<bool> SseWriter::send_headers(std::string_view first_frames) {
     opened_ = true;
     x_.record.status = 200;
     io::Headers headers = x_.headers("text/event-stream; charset=utf-8");
@@ -47,14 +49,14 @@ io::Task<bool> SseWriter::send_headers() {
     headers.add("x-accel-buffering", "no");
     if (auto timing = server_timing(x_.record, x_.loop().now()); !timing.empty())
         headers.add("server-timing", timing);
-    co_return succeeded(co_await x_.reply().start(200, headers));
+    co_return succeeded(co_await x_.reply().start(200, headers, first_frames));
 }
 
 io::Task<bool> SseWriter::open() {
     if (beat_.running()) co_await beat_.join();
     if (opened_) co_return true;
     writing_ = true;
-    const bool ok = co_await send_headers();
+    const bool ok = co_await send_headers({});
     writing_ = false;
     last_write_ = x_.loop().now();
     co_return ok;
@@ -63,10 +65,11 @@ io::Task<bool> SseWriter::open() {
 io::Task<bool> SseWriter::write(std::string_view frames) {
     if (beat_.running()) co_await beat_.join();
     writing_ = true;
-    const auto written = co_await x_.reply().chunk(frames);
+    const bool ok =
+        opened_ ? succeeded(co_await x_.reply().chunk(frames)) : co_await send_headers(frames);
     writing_ = false;
     last_write_ = x_.loop().now();
-    co_return succeeded(written);
+    co_return ok;
 }
 
 io::Task<bool> SseWriter::finish(std::string_view last_frames) {

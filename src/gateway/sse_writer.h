@@ -21,8 +21,8 @@ class SseWriter {
     SseWriter& operator=(const SseWriter&) = delete;
 
     // All return false when the client is gone or does not read; that is then in the record.
-    io::Task<bool> open();  // does nothing when open
-    io::Task<bool> write(std::string_view frames);
+    io::Task<bool> open();                          // does nothing when open
+    io::Task<bool> write(std::string_view frames);  // opens when need be, in the same system call
     io::Task<bool> finish(std::string_view last_frames);
     bool opened() const { return opened_; }
 
@@ -30,7 +30,7 @@ class SseWriter {
     void arm();
     void on_timer();
     io::Task<void> beat();
-    io::Task<bool> send_headers();
+    io::Task<bool> send_headers(std::string_view first_frames);
     bool succeeded(const Result<void>& result);
 
     Exchange& x_;

@@ -60,8 +60,9 @@ class HttpReply {
     // the handler's own content-length, transfer-encoding and connection are ignored, but its `connection: close` closes.
     // HEAD, 204 and 304 get no body. Once. kCancelled: the client has gone; kDeadlineExceeded: it did not read in time.
     virtual Task<Result<void>> send(int status, const Headers& headers, std::string_view body) = 0;
-    // A streamed response (chunked; HTTP/1.0: until close): headers now, then chunk()s, then finish().
-    virtual Task<Result<void>> start(int status, const Headers& headers) = 0;
+    // A streamed response (chunked; HTTP/1.0: until close): headers now, with the first bytes in the same write, then
+    // chunk()s, then finish().
+    virtual Task<Result<void>> start(int status, const Headers& headers, std::string_view first = {}) = 0;
     // One write() per call; waits while the socket is full (write_timeout, then the connection is cut). Empty: nothing.
     // kCancelled once the client has gone.
     virtual Task<Result<void>> chunk(std::string_view bytes) = 0;

@@ -342,14 +342,20 @@ Task<Result<void>> HttpConnection::send(int status, const Headers& headers, std:
     co_return Result<void>{};
 }
 
-Task<Result<void>> HttpConnection::start(int status, const Headers& headers) {
+Task<Result<void>> HttpConnection::start(int status, const Headers& headers, std::string_view first) {
     CHECK_MSG(reply_ == Reply::kNone || reply_ == Reply::kBroken, "a second response to one request");
     if (reply_ == Reply::kBroken) co_return client_gone_error();
     reply_ = Reply::kStreaming;
     chunked_ = !parser_.http10();
     if (!chunked_) close_after_ = true;
     build_head(status, headers, std::nullopt);
-    const std::array<std::string_view, 1> pieces{head_};
+    if (bodiless_) first = {};
+    const bool framed = chunked_ && !first.empty();
+    if (framed) {
+        append_hex(head_, first.size());
+        head_ += kCrlf;
+    }
+    const std::array<std::string_view, 3> pieces{head_, first, framed ? kCrlf : std::string_view{}};
     co_return wrote(co_await stream_->write(pieces, write_deadline()));
 }
 

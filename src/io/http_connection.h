@@ -51,7 +51,7 @@ class HttpConnection final : public HttpReply, public std::enable_shared_from_th
 
     // HttpReply
     Task<Result<void>> send(int status, const Headers& headers, std::string_view body) override;
-    Task<Result<void>> start(int status, const Headers& headers) override;
+    Task<Result<void>> start(int status, const Headers& headers, std::string_view first) override;
     Task<Result<void>> chunk(std::string_view bytes) override;
     Task<Result<void>> finish(std::string_view last) override;
     void abort() override;
