@@ -25,9 +25,8 @@ foreach(dir include ggml/include common vendor tools/mtmd)
   target_include_directories(nereid_llama SYSTEM INTERFACE ${NEREID_LLAMA_SOURCE}/${dir})
 endforeach()
 if(NEREID_PORTABLE)
-  # The executable finds its libraries beside itself; ggml finds its CPU kernels there too.
   set(nereid_llama_libs bin/libllama-common.so bin/libmtmd.so bin/libllama.so bin/libggml.so bin/libggml-base.so)
-  target_link_options(nereid_llama INTERFACE "LINKER:-rpath,$ORIGIN" "LINKER:-rpath-link,${NEREID_LLAMA_BUILD}/bin")
+  target_link_options(nereid_llama INTERFACE LINKER:-rpath-link,${NEREID_LLAMA_BUILD}/bin)
 else()
   # The order is that of use: static libraries, each needs only what follows it.
   set(nereid_llama_libs

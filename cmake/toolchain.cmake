@@ -36,7 +36,9 @@ if(NEREID_CCACHE)
 endif()
 
 if(NEREID_PORTABLE)
-  set(CMAKE_SKIP_RPATH ON) # only the $ORIGIN of cmake/llama.cmake
+  # The executable finds llama.cpp's libraries beside itself, wherever that is; ggml looks for its CPU kernels there too.
+  set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
+  set(CMAKE_INSTALL_RPATH $ORIGIN)
 endif()
 
 add_library(nereid_flags INTERFACE)
