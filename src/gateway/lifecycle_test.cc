@@ -122,6 +122,24 @@ TEST_F(Lifecycle, StopStringAbortsTheEnginesRequest_A37) {
     EXPECT_EQ(worker.aborts, 1);
 }
 
+TEST_F(Lifecycle, StopStringEndsItsOwnChoiceAtOnce_A37) {
+    start();
+    auto c = chat(R"(,"stop":["lo"],"n":2)");
+    worker.say(0, "Hello");
+    worker.say(1, "wor");
+    loop.settle();
+    EXPECT_EQ(worker.aborts, 1);
+    EXPECT_FALSE(worker.jobs[0].open);
+    EXPECT_TRUE(worker.jobs[1].open);
+    worker.say(1, "ld");
+    worker.finish(1);
+    loop.settle();
+    EXPECT_EQ(at(c->json(), "choices.0.message.content").as_string(), "Hel");
+    EXPECT_EQ(at(c->json(), "choices.1.message.content").as_string(), "world");
+    EXPECT_EQ(worker.aborts, 1);
+    EXPECT_EQ(metric("nereid_gateway_aborts_total"), 1);
+}
+
 TEST_F(Lifecycle, SeveralChoicesShareOneEndAndOnePromptCount) {
     start();
     auto c = chat(R"(,"n":3,"seed":10)");
