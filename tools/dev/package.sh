@@ -9,7 +9,7 @@ package() {
         stage "llama.cpp for any CPU (once, about 12 minutes on 2 cores)" build_llama portable llama llama-common mtmd
     fi
     stage "release build, portable" build package nereid
-    version=$(sed -nE 's/^project\(nereid VERSION ([0-9.]+).*/\1/p' CMakeLists.txt)+git$(git log -1 --format=%cd.%h --date=format:%Y%m%d)
+    version=$(sed -nE 's/^project\(nereid VERSION ([0-9.]+).*/\1/p' CMakeLists.txt)+git$(git log -1 --format=%cd.%h --date=format:%Y%m%d%H%M%S)
     rm -rf "$work"
     mkdir -p "$work" dist
 
