@@ -1,5 +1,6 @@
-// The determinism rule as a whole: the same request gives the same tokens with the same logprobs, bit for bit, whoever
-// shares the batch, however the prefix came into the cache, with any number of threads.
+// The determinism rule as a whole: the same request gives the same tokens with the same logprobs,
+// bit for bit, whoever shares the batch, however the prefix came into the cache, with any number of
+// threads.
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -13,7 +14,8 @@ namespace {
 
 using namespace testing;
 
-// Answers of a cold engine that serves one request at a time: nothing is shared, nothing was cached.
+// Answers of a cold engine that serves one request at a time: nothing is shared, nothing was
+// cached.
 Answer alone(model::AddRequest r, std::uint32_t threads = 1) {
     static std::map<std::uint32_t, std::unique_ptr<Harness>> harnesses;
     static std::uint64_t salt = 0;
@@ -38,7 +40,7 @@ std::vector<TokenId> joined(std::vector<TokenId> a, const std::vector<TokenId>& 
 
 TEST(Determinism, RandomMixOfRequestsEqualsEachAlone) {
     LlamaOptions options = small_options();
-    options.decode_gap = 30ms;    // many switches between prefill and decode
+    options.decode_gap = 30ms;  // many switches between prefill and decode
     Harness h(options);
     Prng prng(7);
     const auto common = words(70, 99);
@@ -60,7 +62,8 @@ TEST(Determinism, RandomMixOfRequestsEqualsEachAlone) {
     std::vector<std::uint64_t> aborted;
     for (int i = 0; next < requests.size() || h.engine->has_work() || h.engine->has_output(); ++i) {
         ASSERT_LT(i, 5000);
-        while (next < requests.size() && (prng.chance(0.3) || !h.engine->has_work())) h.submit(requests[next++]);
+        while (next < requests.size() && (prng.chance(0.3) || !h.engine->has_work()))
+            h.submit(requests[next++]);
         if (i % 9 == 8 && aborted.size() < 3) {
             aborted.push_back(1 + prng.below(next));
             h.submit(model::AbortRequest{{aborted.back()}});
@@ -72,7 +75,7 @@ TEST(Determinism, RandomMixOfRequestsEqualsEachAlone) {
         const Answer& got = h.answers[r.id.value];
         ASSERT_TRUE(got.finished.has_value()) << r.id.value;
         Answer expected = alone(r);
-        if (got.finished->reason == model::EndReason::kAborted) {    // what it had said until then
+        if (got.finished->reason == model::EndReason::kAborted) {  // what it had said until then
             ASSERT_LE(got.tokens.size(), expected.tokens.size());
             expected.tokens.resize(got.tokens.size());
             expected.logprobs.resize(got.logprobs.size());
@@ -81,14 +84,14 @@ TEST(Determinism, RandomMixOfRequestsEqualsEachAlone) {
     }
 }
 
-// A lone row over >= 512 cells takes another kernel of ggml, whose result depends on the number of threads, unless it
-// is given company (plan_step.h). Red without the pairing.
+// A lone row over >= 512 cells takes another kernel of ggml, whose result depends on the number of
+// threads, unless it is given company (plan_step.h). Red without the pairing.
 TEST(Determinism, LoneRowOverALongContextDoesNotDependOnThreads) {
     auto r = request(1, words(270, 5), 4);
     r.sampling.temperature = 1.0;
     r.sampling.seed = 3;
     expect_same(alone(r, 1), alone(r, 2), "1 and 2 threads");
-    r.prompt = words(257, 6);    // a tail of one row, too
+    r.prompt = words(257, 6);  // a tail of one row, too
     expect_same(alone(r, 1), alone(r, 2), "1 and 2 threads, tail of one row");
 }
 
@@ -112,10 +115,10 @@ TEST(Determinism, RestoredFromTheStoreEqualsCold) {
     LlamaOptions options = small_options();
     options.parallel = 1;
     Harness h(options);
-    for (const std::size_t length : {128u, 200u}) {    // hits of 64 and 192 tokens
+    for (const std::size_t length : {128u, 200u}) {  // hits of 64 and 192 tokens
         auto r = request(1, words(length, length), 8);
         h.ask(r);
-        h.ask(request(2, words(70, 3), 1));    // takes the stream
+        h.ask(request(2, words(70, 3), 1));  // takes the stream
         const Answer warm = h.ask(r);
         EXPECT_EQ(warm.finished->cached_tokens, (length - 1) / 64 * 64);
         expect_same(alone(r), warm, std::to_string(length));
@@ -123,7 +126,8 @@ TEST(Determinism, RestoredFromTheStoreEqualsCold) {
     EXPECT_GT(h.engine->counters().restored_tokens, 0u);
 }
 
-// A stream that is continued elsewhere: the generated tokens are replayed by decode, the continuation is the same.
+// A stream that is continued elsewhere: the generated tokens are replayed by decode, the
+// continuation is the same.
 TEST(Determinism, ContinuedStreamEqualsTheUnbrokenOne) {
     auto r = request(1, words(140, 8), 16);
     r.sampling.temperature = 1.0;
@@ -134,14 +138,17 @@ TEST(Determinism, ContinuedStreamEqualsTheUnbrokenOne) {
     for (const std::size_t cut : {1u, 7u, 15u}) {
         auto rest = r;
         rest.id = {cut + 10};
-        rest.prompt.insert(rest.prompt.end(), whole.tokens.begin(), whole.tokens.begin() + static_cast<std::ptrdiff_t>(cut));
+        rest.prompt.insert(rest.prompt.end(), whole.tokens.begin(),
+                           whole.tokens.begin() + static_cast<std::ptrdiff_t>(cut));
         rest.generated = static_cast<TokenCount>(cut);
         rest.sample_position = cut;
         rest.max_tokens = static_cast<TokenCount>(16 - cut);
         const Answer got = h.ask(rest);
         Answer expected;
-        expected.tokens.assign(whole.tokens.begin() + static_cast<std::ptrdiff_t>(cut), whole.tokens.end());
-        expected.logprobs.assign(whole.logprobs.begin() + static_cast<std::ptrdiff_t>(cut), whole.logprobs.end());
+        expected.tokens.assign(whole.tokens.begin() + static_cast<std::ptrdiff_t>(cut),
+                               whole.tokens.end());
+        expected.logprobs.assign(whole.logprobs.begin() + static_cast<std::ptrdiff_t>(cut),
+                                 whole.logprobs.end());
         expect_same(expected, got, "cut at " + std::to_string(cut));
     }
 }
@@ -174,7 +181,7 @@ TEST(Determinism, ImportedPrefixAndTransferredStateEqualCold) {
     ASSERT_EQ(first.finished->reason, model::EndReason::kPrefilled);
     ASSERT_EQ(first.tokens.size(), 1u);
     EXPECT_EQ(first.tokens[0], cold.tokens[0]);
-    from.submit(model::ExportBlocks{{1}, 0, 3, 0, kRegion});    // 64 + 64 + 22 tokens
+    from.submit(model::ExportBlocks{{1}, 0, 3, 0, kRegion});  // 64 + 64 + 22 tokens
     from.run();
     ASSERT_EQ(from.ready.size(), 1u);
     const ByteCount length = from.ready[0].length;
@@ -195,7 +202,8 @@ TEST(Determinism, ImportedPrefixAndTransferredStateEqualCold) {
     third.submit(model::MapRegion{file.path, kRegion});
     auto chain = model::block_chain(r.kv_namespace, r.prompt, kBlockTokens);
     ASSERT_EQ(chain.size(), 2u);
-    third.submit(model::ImportPrefix{{1}, 0, chain, 0, 2 * third.engine->info().layout.block_bytes});
+    third.submit(
+        model::ImportPrefix{{1}, 0, chain, 0, 2 * third.engine->info().layout.block_bytes});
     const Answer imported = third.ask(r);
     ASSERT_EQ(third.failed.size(), 0u) << third.failed[0].error.message;
     EXPECT_EQ(third.ready.size(), 1u);

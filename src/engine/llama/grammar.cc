@@ -4,13 +4,14 @@
 #include <exception>
 #include <limits>
 
+#include <llama.h>
 #include "engine/llama/runtime.h"
-#include "llama.h"
 
 namespace nereid::engine::llama {
 namespace {
 
-// The parser descends once per parenthesis; the bounds keep its stack and the number of rules small.
+// The parser descends once per parenthesis; the bounds keep its stack and the number of rules
+// small.
 constexpr std::size_t kMaxGrammarBytes = 256u << 10;
 constexpr int kMaxNesting = 200;
 
@@ -29,8 +30,10 @@ bool nested_too_deep(const std::string& text) {
 Result<std::unique_ptr<Grammar>> Grammar::create(const llama_vocab* vocab, const std::string& gbnf,
                                                  std::vector<TokenId> trigger) {
     if (gbnf.empty()) return err(Code::kInvalidArgument, "the grammar is empty", "grammar");
-    if (gbnf.size() > kMaxGrammarBytes || nested_too_deep(gbnf) || gbnf.find('\0') != std::string::npos) {
-        return err(Code::kInvalidArgument, "the grammar is too large or nested too deeply", "grammar");
+    if (gbnf.size() > kMaxGrammarBytes || nested_too_deep(gbnf) ||
+        gbnf.find('\0') != std::string::npos) {
+        return err(Code::kInvalidArgument, "the grammar is too large or nested too deeply",
+                   "grammar");
     }
     llama_sampler* sampler = nullptr;
     try {
@@ -39,8 +42,10 @@ Result<std::unique_ptr<Grammar>> Grammar::create(const llama_vocab* vocab, const
         sampler = nullptr;
     }
     if (sampler == nullptr) {
-        return err(Code::kInvalidArgument, "not a GBNF grammar with a rule \"root\" (llama.cpp: " + recent_llama_log() + ")",
-                   "grammar");
+        return err(
+            Code::kInvalidArgument,
+            "not a GBNF grammar with a rule \"root\" (llama.cpp: " + recent_llama_log() + ")",
+            "grammar");
     }
     return std::unique_ptr<Grammar>(new Grammar(sampler, std::move(trigger)));
 }
@@ -61,11 +66,14 @@ bool Grammar::allows(TokenId token) {
 void Grammar::mask(std::span<float> logits) {
     if (!awake_) return;
     std::vector<llama_token_data> all(logits.size());
-    for (std::size_t i = 0; i < logits.size(); ++i) all[i] = {static_cast<llama_token>(i), 0.0f, 0.0f};
-    llama_token_data_array array{.data = all.data(), .size = all.size(), .selected = -1, .sorted = false};
+    for (std::size_t i = 0; i < logits.size(); ++i)
+        all[i] = {static_cast<llama_token>(i), 0.0f, 0.0f};
+    llama_token_data_array array{
+        .data = all.data(), .size = all.size(), .selected = -1, .sorted = false};
     llama_sampler_apply(sampler_, &array);
     for (const auto& t : all) {
-        if (!std::isfinite(t.logit)) logits[static_cast<std::size_t>(t.id)] = -std::numeric_limits<float>::infinity();
+        if (!std::isfinite(t.logit))
+            logits[static_cast<std::size_t>(t.id)] = -std::numeric_limits<float>::infinity();
     }
 }
 

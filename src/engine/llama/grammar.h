@@ -1,8 +1,8 @@
 // Grammar: which tokens a request's GBNF grammar allows next. Over llama.cpp's grammar sampler.
 //
-// The full mask costs milliseconds (README, "Measured"), so the engine samples first and asks `allows` for that token
-// only; the mask is computed when it is refused. With a trigger the grammar is asleep until the output ends with
-// exactly the trigger's tokens.
+// The full mask costs milliseconds (README, "Measured"), so the engine samples first and asks
+// `allows` for that token only; the mask is computed when it is refused. With a trigger the grammar
+// is asleep until the output ends with exactly the trigger's tokens.
 #pragma once
 
 #include <memory>
@@ -20,8 +20,10 @@ namespace nereid::engine::llama {
 
 class Grammar {
   public:
-    // kInvalidArgument when the text is no GBNF with a rule `root`, or is larger or nested deeper than the parser bears.
-    static Result<std::unique_ptr<Grammar>> create(const llama_vocab* vocab, const std::string& gbnf,
+    // kInvalidArgument when the text is no GBNF with a rule `root`, or is larger or nested deeper
+    // than the parser bears.
+    static Result<std::unique_ptr<Grammar>> create(const llama_vocab* vocab,
+                                                   const std::string& gbnf,
                                                    std::vector<TokenId> trigger);
     ~Grammar();
     Grammar(const Grammar&) = delete;
@@ -37,7 +39,7 @@ class Grammar {
     Grammar(llama_sampler* sampler, std::vector<TokenId> trigger);
     llama_sampler* sampler_;
     std::vector<TokenId> trigger_;
-    std::vector<TokenId> tail_;    // the last trigger_.size() outputs while asleep
+    std::vector<TokenId> tail_;  // the last trigger_.size() outputs while asleep
     bool awake_;
 };
 

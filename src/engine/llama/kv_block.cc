@@ -11,7 +11,7 @@
 namespace nereid::engine::llama {
 namespace {
 
-constexpr std::uint32_t kBlockMagic = 0x31424b4e;    // "NKB1"
+constexpr std::uint32_t kBlockMagic = 0x31424b4e;  // "NKB1"
 constexpr std::uint16_t kBlockVersion = 1;
 
 std::uint32_t crc_of(std::string_view bytes) { return crc32c(as_bytes(bytes)); }
@@ -24,7 +24,9 @@ std::uint64_t KvGeometry::token_bytes() const {
     return sum;
 }
 
-std::uint64_t KvGeometry::block_bytes(TokenCount tokens) const { return kBlockHeaderBytes + tokens * token_bytes(); }
+std::uint64_t KvGeometry::block_bytes(TokenCount tokens) const {
+    return kBlockHeaderBytes + tokens * token_bytes();
+}
 
 std::uint32_t KvGeometry::fingerprint() const {
     std::string bytes;
@@ -40,8 +42,8 @@ std::uint32_t KvGeometry::fingerprint() const {
 
 namespace detail {
 
-void begin_block(const KvGeometry& geometry, const model::BlockKey& key, TokenCount first_token, TokenCount tokens,
-                 std::string& out) {
+void begin_block(const KvGeometry& geometry, const model::BlockKey& key, TokenCount first_token,
+                 TokenCount tokens, std::string& out) {
     const std::uint64_t rows = tokens * geometry.token_bytes();
     out.reserve(out.size() + kBlockHeaderBytes + rows);
     ByteWriter w(out);
@@ -52,9 +54,9 @@ void begin_block(const KvGeometry& geometry, const model::BlockKey& key, TokenCo
     w.put(geometry.fingerprint());
     w.put_bytes(key.bytes);
     w.put(rows);
-    for (int i = 0; i < 4; ++i) w.put(std::uint32_t{0});    // reserved
-    w.put(std::uint32_t{0});                                // CRC32C of the rows
-    w.put(std::uint32_t{0});                                // CRC32C of the header before this field
+    for (int i = 0; i < 4; ++i) w.put(std::uint32_t{0});  // reserved
+    w.put(std::uint32_t{0});                              // CRC32C of the rows
+    w.put(std::uint32_t{0});                              // CRC32C of the header before this field
     out.resize(out.size() + rows);
 }
 
@@ -85,13 +87,18 @@ Result<BlockView> open_block(const KvGeometry& geometry, std::string_view bytes,
     const auto rows_crc = r.get<std::uint32_t>();
     const auto header_crc = r.get<std::uint32_t>();
     if (magic != kBlockMagic) return err(Code::kCorrupt, "KV block: wrong magic");
-    if (version != kBlockVersion) return err(Code::kCorrupt, fmt::format("KV block: version {}, not 1", version));
-    if (header_crc != crc_of(bytes.substr(0, 60))) return err(Code::kCorrupt, "KV block: header checksum");
-    if (fingerprint != geometry.fingerprint()) return err(Code::kCorrupt, "KV block: of another model or KV type");
+    if (version != kBlockVersion)
+        return err(Code::kCorrupt, fmt::format("KV block: version {}, not 1", version));
+    if (header_crc != crc_of(bytes.substr(0, 60)))
+        return err(Code::kCorrupt, "KV block: header checksum");
+    if (fingerprint != geometry.fingerprint())
+        return err(Code::kCorrupt, "KV block: of another model or KV type");
     if (view.tokens == 0 || view.tokens > kBlockTokens || view.first_token % kBlockTokens != 0) {
-        return err(Code::kCorrupt, fmt::format("KV block: {} tokens at {}", view.tokens, view.first_token));
+        return err(Code::kCorrupt,
+                   fmt::format("KV block: {} tokens at {}", view.tokens, view.first_token));
     }
-    if (rows != view.tokens * geometry.token_bytes()) return err(Code::kCorrupt, "KV block: length of the rows");
+    if (rows != view.tokens * geometry.token_bytes())
+        return err(Code::kCorrupt, "KV block: length of the rows");
     if (rows > bytes.size() - kBlockHeaderBytes) return err(Code::kCorrupt, "KV block: cut short");
     const std::string_view body = bytes.substr(kBlockHeaderBytes, static_cast<std::size_t>(rows));
     if (check_rows && rows_crc != crc_of(body)) return err(Code::kCorrupt, "KV block: checksum");
@@ -100,29 +107,32 @@ Result<BlockView> open_block(const KvGeometry& geometry, std::string_view bytes,
     return view;
 }
 
-void assemble_state(const KvGeometry& geometry, std::span<const BlockView> blocks, std::string& out) {
+void assemble_state(const KvGeometry& geometry, std::span<const BlockView> blocks,
+                    std::string& out) {
     TokenCount tokens = 0;
     for (const auto& b : blocks) {
         CHECK(b.first_token == tokens && b.rows.size() == b.tokens * geometry.token_bytes());
         tokens += b.tokens;
     }
     out.clear();
-    out.reserve(64 + tokens * (geometry.token_bytes() + 12) + geometry.tensors.size() * 12 + geometry.streams * 4);
+    out.reserve(64 + tokens * (geometry.token_bytes() + 12) + geometry.tensors.size() * 12 +
+                geometry.streams * 4);
     ByteWriter w(out);
     w.put(geometry.state_magic);
-    w.put(std::int32_t{0});    // sequence id at the writer; ignored by the reader
+    w.put(std::int32_t{0});  // sequence id at the writer; ignored by the reader
     w.put(geometry.streams);
-    w.put(tokens);             // stream 0 carries the cells; the reader puts them into the stream of the destination
+    w.put(tokens);  // stream 0 carries the cells; the reader puts them into the stream of the
+                    // destination
     for (TokenCount i = 0; i < tokens; ++i) {
-        w.put(static_cast<std::int32_t>(i));    // position
-        w.put(std::uint32_t{1});                // one sequence
+        w.put(static_cast<std::int32_t>(i));  // position
+        w.put(std::uint32_t{1});              // one sequence
         w.put(std::int32_t{0});
     }
     std::uint32_t layers = 0;
     for (const auto& t : geometry.tensors) layers += t.value ? 0 : 1;
-    w.put(std::uint32_t{0});    // V is not transposed
+    w.put(std::uint32_t{0});  // V is not transposed
     w.put(layers);
-    std::uint64_t before = 0;    // bytes of one token's rows in the tensors before this one
+    std::uint64_t before = 0;  // bytes of one token's rows in the tensors before this one
     for (const auto& t : geometry.tensors) {
         w.put(t.type);
         w.put(t.row_bytes);

@@ -1,4 +1,5 @@
-// Bytes of the shared region are another process's: nothing in them may be read out of bounds or believed unchecked.
+// Bytes of the shared region are another process's: nothing in them may be read out of bounds or
+// believed unchecked.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

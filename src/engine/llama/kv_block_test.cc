@@ -52,7 +52,8 @@ TEST(KvBlock, EveryFlippedBitAndEveryCutIsFound) {
         ASSERT_FALSE(open_block(g, bad).ok()) << "bit " << i;
         ASSERT_EQ(open_block(g, bad).code(), Code::kCorrupt);
     }
-    for (std::size_t n = 0; n < good.size(); ++n) ASSERT_FALSE(open_block(g, good.substr(0, n)).ok()) << n;
+    for (std::size_t n = 0; n < good.size(); ++n)
+        ASSERT_FALSE(open_block(g, good.substr(0, n)).ok()) << n;
 }
 
 TEST(KvBlock, OfAnotherGeometryIsRefused) {
@@ -61,27 +62,30 @@ TEST(KvBlock, OfAnotherGeometryIsRefused) {
     EXPECT_FALSE(open_block(other, block_of(small(), 0, 64, 0)).ok());
 }
 
-// The state as llama.cpp writes it (llama-kv-cache.cpp, state_write), spelled out for 3 tokens in two blocks.
+// The state as llama.cpp writes it (llama-kv-cache.cpp, state_write), spelled out for 3 tokens in
+// two blocks.
 TEST(KvBlock, StateIsTensorMajor) {
     KvGeometry g;
     g.tensors = {{0, false, 1, 2}, {0, true, 1, 1}};
     g.state_magic = 0x11223344;
     g.streams = 2;
-    const std::vector<std::uint8_t> a{1, 2, 3, 4, 100, 101};    // two tokens: K rows, V rows
-    const std::vector<std::uint8_t> b{5, 6, 102};               // one token
+    const std::vector<std::uint8_t> a{1, 2, 3, 4, 100, 101};  // two tokens: K rows, V rows
+    const std::vector<std::uint8_t> b{5, 6, 102};             // one token
     const std::vector<BlockView> views{{{}, 0, 2, a, 0}, {{}, 2, 1, b, 0}};
     std::string got;
     assemble_state(g, views, got);
     std::string expected;
     ByteWriter w(expected);
-    for (const std::uint32_t v : {0x11223344u, 0u, 2u, 3u, 0u, 1u, 0u, 1u, 1u, 0u, 2u, 1u, 0u, 0u, 1u}) w.put(v);
+    for (const std::uint32_t v :
+         {0x11223344u, 0u, 2u, 3u, 0u, 1u, 0u, 1u, 1u, 0u, 2u, 1u, 0u, 0u, 1u})
+        w.put(v);
     w.put(std::int32_t{1});
     w.put(std::uint64_t{2});
     for (const int v : {1, 2, 3, 4, 5, 6}) w.put(static_cast<std::uint8_t>(v));
     w.put(std::int32_t{1});
     w.put(std::uint64_t{1});
     for (const int v : {100, 101, 102}) w.put(static_cast<std::uint8_t>(v));
-    w.put(std::uint32_t{0});    // the other stream is empty
+    w.put(std::uint32_t{0});  // the other stream is empty
     EXPECT_EQ(got, expected);
 }
 

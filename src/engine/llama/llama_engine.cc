@@ -27,7 +27,8 @@ Result<LlamaOptions> complete(LlamaOptions o) {
     if (o.ubatch < kBlockTokens || o.ubatch > 2048 || o.ubatch % kBlockTokens != 0) {
         return bad("ubatch", fmt::format("{} is no multiple of 64 within 64..2048", o.ubatch));
     }
-    if (o.context_tokens != 0 && o.context_tokens < 2 * kBlockTokens) return bad("context_tokens", "less than 128");
+    if (o.context_tokens != 0 && o.context_tokens < 2 * kBlockTokens)
+        return bad("context_tokens", "less than 128");
     if (o.kv_type != KvType::kF16 && !o.flash_attention) {
         return bad("kv_type", "q8_0 needs engine.flash_attention = true");
     }
@@ -38,7 +39,7 @@ Result<LlamaOptions> complete(LlamaOptions o) {
 }
 
 bool out_of(const std::optional<double>& v, double low, double high) {
-    return v.has_value() && !(*v >= low && *v <= high);    // NaN is out, too
+    return v.has_value() && !(*v >= low && *v <= high);  // NaN is out, too
 }
 
 std::optional<Error> refuse_sampling(const model::SamplingParams& p, std::uint32_t vocab_size) {
@@ -48,11 +49,14 @@ std::optional<Error> refuse_sampling(const model::SamplingParams& p, std::uint32
     if (out_of(p.temperature, 0, 100)) return bad("temperature", "within [0, 100]");
     if (out_of(p.top_p, 1e-9, 1)) return bad("top_p", "within (0, 1]");
     if (out_of(p.min_p, 0, 1)) return bad("min_p", "within [0, 1]");
-    if (out_of(p.frequency_penalty, -100, 100)) return bad("frequency_penalty", "within [-100, 100]");
+    if (out_of(p.frequency_penalty, -100, 100))
+        return bad("frequency_penalty", "within [-100, 100]");
     if (out_of(p.presence_penalty, -100, 100)) return bad("presence_penalty", "within [-100, 100]");
-    if (out_of(p.repetition_penalty, 1e-3, 1e3)) return bad("repetition_penalty", "within [0.001, 1000]");
+    if (out_of(p.repetition_penalty, 1e-3, 1e3))
+        return bad("repetition_penalty", "within [0.001, 1000]");
     for (const auto& [id, bias] : p.logit_bias) {
-        if (id < 0 || static_cast<std::uint32_t>(id) >= vocab_size) return bad("logit_bias", "over ids of the vocabulary");
+        if (id < 0 || static_cast<std::uint32_t>(id) >= vocab_size)
+            return bad("logit_bias", "over ids of the vocabulary");
         if (std::isnan(bias)) return bad("logit_bias", "numbers");
     }
     return std::nullopt;
@@ -70,7 +74,9 @@ Result<std::unique_ptr<LlamaEngine>> LlamaEngine::open(const LlamaOptions& given
     if (options.kv_tokens != 0) {
         const TokenCount each = options.context_tokens != 0 ? options.context_tokens : 8192;
         if (options.kv_tokens < each) {
-            return err(Code::kConfig, fmt::format("engine.kv_tokens: {} do not hold one context of {}", options.kv_tokens, each));
+            return err(Code::kConfig,
+                       fmt::format("engine.kv_tokens: {} do not hold one context of {}",
+                                   options.kv_tokens, each));
         }
         options.parallel = std::min(options.parallel, options.kv_tokens / each);
     }
@@ -78,12 +84,14 @@ Result<std::unique_ptr<LlamaEngine>> LlamaEngine::open(const LlamaOptions& given
     const std::uint32_t streams = std::max(options.parallel, 2u);
     TRY(auto runtime, Runtime::open(options, streams, options.context_tokens));
     if (options.context_tokens == 0) {
-        options.context_tokens = std::min<TokenCount>(std::max<TokenCount>(runtime->facts().trained_context, 1), 8192);
+        options.context_tokens =
+            std::min<TokenCount>(std::max<TokenCount>(runtime->facts().trained_context, 1), 8192);
     }
     return std::make_unique<LlamaEngine>(options, std::move(runtime), digest);
 }
 
-LlamaEngine::LlamaEngine(const LlamaOptions& options, std::unique_ptr<Runtime> runtime, const Digest256& model_digest)
+LlamaEngine::LlamaEngine(const LlamaOptions& options, std::unique_ptr<Runtime> runtime,
+                         const Digest256& model_digest)
     : options_(options),
       runtime_(std::move(runtime)),
       store_(runtime_->blocks() ? options.prefix_store_bytes : 0),
@@ -110,11 +118,13 @@ void LlamaEngine::fill_info(const Digest256& model_digest) {
     layout.replay_tokens = 1;
     // Under the rule the bits do not depend on the number of threads (README).
     layout.detail = fmt::format("v0.5.0; kv {}; flash attention {}; determinism {}; {}",
-                                options_.kv_type == KvType::kF16 ? "f16" : "q8_0", options_.flash_attention ? "on" : "off",
+                                options_.kv_type == KvType::kF16 ? "f16" : "q8_0",
+                                options_.flash_attention ? "on" : "off",
                                 options_.determinism ? "on" : "off", facts.build);
     if (runtime_->blocks()) {
         const KvGeometry& g = runtime_->geometry();
-        info_.roles |= static_cast<std::uint8_t>(model::RoleFlag::kPrefill) | static_cast<std::uint8_t>(model::RoleFlag::kDecode);
+        info_.roles |= static_cast<std::uint8_t>(model::RoleFlag::kPrefill) |
+                       static_cast<std::uint8_t>(model::RoleFlag::kDecode);
         layout.block_tokens = kBlockTokens;
         layout.block_bytes = g.block_bytes(kBlockTokens);
         ByteCount offset = kBlockHeaderBytes;
@@ -166,27 +176,37 @@ std::optional<Error> LlamaEngine::refuse(const model::AddRequest& r) const {
     if (r.prompt.empty()) return bad(Code::kInvalidArgument, "the prompt is empty", "prompt");
     for (const TokenId id : r.prompt) {
         if (id < 0 || static_cast<std::uint32_t>(id) >= info_.vocab_size) {
-            return bad(Code::kInvalidArgument, fmt::format("token id {} is outside the vocabulary", id), "prompt");
+            return bad(Code::kInvalidArgument,
+                       fmt::format("token id {} is outside the vocabulary", id), "prompt");
         }
     }
     const TokenCount context = info_.context_tokens;
-    if (r.prompt.size() >= context + (r.mode == model::AddMode::kEmbed || r.mode == model::AddMode::kScore ? 1 : 0)) {
-        return bad(Code::kContextLength, fmt::format("{} prompt tokens leave no room in a context of {}", r.prompt.size(), context));
+    if (r.prompt.size() >=
+        context + (r.mode == model::AddMode::kEmbed || r.mode == model::AddMode::kScore ? 1 : 0)) {
+        return bad(Code::kContextLength,
+                   fmt::format("{} prompt tokens leave no room in a context of {}", r.prompt.size(),
+                               context));
     }
-    if (r.generated >= r.prompt.size()) return bad(Code::kInvalidArgument, "generated must be less than the prompt", "generated");
-    if (r.mode == model::AddMode::kUnified && r.max_tokens == 0) return bad(Code::kInvalidArgument, "max_tokens is 0", "max_tokens");
-    if (!r.images.empty() || !r.image_bytes.empty()) return bad(Code::kUnsupported, "this engine takes no images");
+    if (r.generated >= r.prompt.size())
+        return bad(Code::kInvalidArgument, "generated must be less than the prompt", "generated");
+    if (r.mode == model::AddMode::kUnified && r.max_tokens == 0)
+        return bad(Code::kInvalidArgument, "max_tokens is 0", "max_tokens");
+    if (!r.images.empty() || !r.image_bytes.empty())
+        return bad(Code::kUnsupported, "this engine takes no images");
     if (!r.adapter.empty()) return bad(Code::kUnsupported, "this engine takes no adapters");
-    if (r.grammar_kind != model::GrammarKind::kNone && r.grammar_kind != model::GrammarKind::kGbnf) {
+    if (r.grammar_kind != model::GrammarKind::kNone &&
+        r.grammar_kind != model::GrammarKind::kGbnf) {
         return bad(Code::kUnsupported, "this engine takes GBNF grammars only", "grammar");
     }
     if (r.top_logprobs > kMaxTopLogprobs) {
-        return bad(Code::kInvalidArgument, fmt::format("top_logprobs is over {}", kMaxTopLogprobs), "top_logprobs");
+        return bad(Code::kInvalidArgument, fmt::format("top_logprobs is over {}", kMaxTopLogprobs),
+                   "top_logprobs");
     }
     return refuse_sampling(r.sampling, info_.vocab_size);
 }
 
-void LlamaEngine::add(model::AddRequest request, TimePoint now, std::optional<model::AdmitDecode> admit) {
+void LlamaEngine::add(model::AddRequest request, TimePoint now,
+                      std::optional<model::AdmitDecode> admit) {
     const RequestId id = request.id;
     const auto refused = [&](Error error) {
         outbox_.finished.push_back({.id = id,
@@ -197,7 +217,9 @@ void LlamaEngine::add(model::AddRequest request, TimePoint now, std::optional<mo
     };
     if (const auto it = sequences_.find(id); it != sequences_.end()) {
         // The sender has lost track of its ids; each id ends exactly once.
-        if (it->second.phase != Phase::kHeld) finish(it->second, model::EndReason::kFailed, Error{Code::kConflict, "this id was added twice"});
+        if (it->second.phase != Phase::kHeld)
+            finish(it->second, model::EndReason::kFailed,
+                   Error{Code::kConflict, "this id was added twice"});
         return;
     }
     if (auto error = refuse(request)) return refused(std::move(*error));
@@ -205,8 +227,10 @@ void LlamaEngine::add(model::AddRequest request, TimePoint now, std::optional<mo
         return refused({Code::kUnsupported, "this model's KV cannot be moved"});
     }
     std::size_t room = options_.max_queued;
-    for (std::uint32_t i = 0; i < options_.parallel; ++i) room += streams_[i].owner == nullptr ? 1 : 0;
-    if (queue_.size() >= room) return refused({Code::kOverloaded, fmt::format("{} requests are queued", queue_.size())});
+    for (std::uint32_t i = 0; i < options_.parallel; ++i)
+        room += streams_[i].owner == nullptr ? 1 : 0;
+    if (queue_.size() >= room)
+        return refused({Code::kOverloaded, fmt::format("{} requests are queued", queue_.size())});
     Sequence s;
     if (request.grammar_kind == model::GrammarKind::kGbnf) {
         auto grammar = Grammar::create(runtime_->vocab(), request.grammar, request.grammar_trigger);
@@ -215,21 +239,28 @@ void LlamaEngine::add(model::AddRequest request, TimePoint now, std::optional<mo
     }
     s.arrival = arrivals_++;
     s.submitted = now;
-    const bool samples = request.mode == model::AddMode::kUnified || request.mode == model::AddMode::kPrefillOnly;
-    s.prefill_end = static_cast<TokenCount>(request.prompt.size()) - (samples ? request.generated : 0);
-    s.room = std::min(request.max_tokens, info_.context_tokens - static_cast<TokenCount>(request.prompt.size()));
+    const bool samples =
+        request.mode == model::AddMode::kUnified || request.mode == model::AddMode::kPrefillOnly;
+    s.prefill_end =
+        static_cast<TokenCount>(request.prompt.size()) - (samples ? request.generated : 0);
+    s.room = std::min(request.max_tokens,
+                      info_.context_tokens - static_cast<TokenCount>(request.prompt.size()));
     const std::span<const TokenId> prompt(request.prompt);
     if (info_.layout.block_tokens != 0 && request.mode != model::AddMode::kEmbed) {
-        s.chain = model::block_chain(request.kv_namespace, prompt.first(s.prefill_end), kBlockTokens);
+        s.chain =
+            model::block_chain(request.kv_namespace, prompt.first(s.prefill_end), kBlockTokens);
     }
-    s.sampler = Sampler(request.sampling, prng_.next(), prompt.first(s.prefill_end), info_.vocab_size);
+    s.sampler =
+        Sampler(request.sampling, prng_.next(), prompt.first(s.prefill_end), info_.vocab_size);
     for (const TokenId generated : prompt.subspan(s.prefill_end)) {
         s.sampler.accept(generated);
         if (s.grammar != nullptr && !s.grammar->allows(generated)) {
-            return refused({Code::kInvalidArgument, "the generated tokens do not follow the grammar", "grammar"});
+            return refused({Code::kInvalidArgument,
+                            "the generated tokens do not follow the grammar", "grammar"});
         }
         if (s.grammar != nullptr) {
-            if (auto taken = s.grammar->accept(generated); !taken.ok()) return refused(std::move(taken.error()));
+            if (auto taken = s.grammar->accept(generated); !taken.ok())
+                return refused(std::move(taken.error()));
         }
     }
     if (admit.has_value()) {
@@ -246,7 +277,7 @@ void LlamaEngine::abort(RequestId id) {
     drop_import(id);
     const auto it = sequences_.find(id);
     if (it == sequences_.end() || it->second.phase == Phase::kHeld) return;
-    it->second.lease = {};    // nothing is held for a request that nobody wants
+    it->second.lease = {};  // nothing is held for a request that nobody wants
     finish(it->second, model::EndReason::kAborted);
 }
 
@@ -308,7 +339,7 @@ void LlamaEngine::leave_stream(Sequence& s) {
     stream.used = steps_;
     stream.resident.clear();
     if (runtime_->blocks() && !failed_midway) {
-        if (!options_.determinism) {    // what decode wrote is shared, too
+        if (!options_.determinism) {  // what decode wrote is shared, too
             std::vector<TokenId> all = r.prompt;
             all.insert(all.end(), s.written.begin(), s.written.end());
             all.resize(std::min<std::size_t>(all.size(), s.past));
@@ -316,7 +347,8 @@ void LlamaEngine::leave_stream(Sequence& s) {
             store_new_blocks(s, std::min(s.past, s.prefill_end));
         }
         const auto whole = std::min<std::size_t>(s.past / kBlockTokens, s.chain.size());
-        stream.resident.assign(s.chain.begin(), s.chain.begin() + static_cast<std::ptrdiff_t>(whole));
+        stream.resident.assign(s.chain.begin(),
+                               s.chain.begin() + static_cast<std::ptrdiff_t>(whole));
     }
     runtime_->truncate(s.stream, static_cast<TokenCount>(stream.resident.size()) * kBlockTokens);
     s.stream = kNoStream;
@@ -327,7 +359,8 @@ void LlamaEngine::erase(RequestId id) {
     if (it == sequences_.end()) return;
     Sequence& s = it->second;
     if (s.phase == Phase::kQueued) queue_.erase(queue_key(s));
-    if (s.phase == Phase::kEmbed && embedding_active_ && embedding_ == id) embedding_active_ = false;
+    if (s.phase == Phase::kEmbed && embedding_active_ && embedding_ == id)
+        embedding_active_ = false;
     if (s.stream != kNoStream) leave_stream(s);
     sequences_.erase(it);
 }

@@ -1,12 +1,15 @@
-// LlamaEngine: the embedded llama.cpp behind the engine port. README in src/engine: states, failures, the rule.
+// LlamaEngine: the embedded llama.cpp behind the engine port. README in src/engine: states,
+// failures, the rule.
 //
-// One thread. Iteration-level batching: each step() is one llama_decode, either one row of every running stream or one
-// chunk of one prompt (plan_step.h). Each running request has a stream (a cache of its own) of full context length, so a
-// request that was admitted never runs out of KV. Prompt blocks are kept in host memory (prefix_store.h) and, as long as
-// nobody needs the stream, in the stream they were computed in; both are reused by block key only.
+// One thread. Iteration-level batching: each step() is one llama_decode, either one row of every
+// running stream or one chunk of one prompt (plan_step.h). Each running request has a stream (a
+// cache of its own) of full context length, so a request that was admitted never runs out of KV.
+// Prompt blocks are kept in host memory (prefix_store.h) and, as long as nobody needs the stream,
+// in the stream they were computed in; both are reused by block key only.
 //
-// Cost of step(): one llama_decode; plus sampling (well under 0.2 ms per row); plus, once per new 64-token prompt block,
-// a copy of its rows; plus, at the start of a request with a known prefix, its restore (README, "Measured").
+// Cost of step(): one llama_decode; plus sampling (well under 0.2 ms per row); plus, once per new
+// 64-token prompt block, a copy of its rows; plus, at the start of a request with a known prefix,
+// its restore (README, "Measured").
 #pragma once
 
 #include <array>
@@ -42,12 +45,12 @@ struct LlamaCounters {
     std::uint64_t padding_rows = 0;
     std::uint64_t prefill_steps = 0;
     std::uint64_t prefill_tokens = 0;
-    std::uint64_t resident_hit_tokens = 0;    // reused in place
-    std::uint64_t restored_tokens = 0;        // copied in from the store or the region
-    std::uint64_t corrupt_blocks = 0;         // checksum failed: counted as a miss
-    std::uint64_t failed_restores = 0;        // llama.cpp refused a state: recomputed
+    std::uint64_t resident_hit_tokens = 0;  // reused in place
+    std::uint64_t restored_tokens = 0;      // copied in from the store or the region
+    std::uint64_t corrupt_blocks = 0;       // checksum failed: counted as a miss
+    std::uint64_t failed_restores = 0;      // llama.cpp refused a state: recomputed
     std::uint64_t failed_steps = 0;
-    std::uint64_t masked_tokens = 0;          // the grammar refused the first choice
+    std::uint64_t masked_tokens = 0;  // the grammar refused the first choice
     std::uint64_t expired_leases = 0;
 };
 
@@ -56,7 +59,8 @@ class LlamaEngine final : public Engine {
     // Loads the model. kConfig: file, key and mend are in the message; the process lives on.
     static Result<std::unique_ptr<LlamaEngine>> open(const LlamaOptions& options);
     // Over a runtime of the caller's (fault injection in tests). The options must be complete.
-    LlamaEngine(const LlamaOptions& options, std::unique_ptr<Runtime> runtime, const Digest256& model_digest);
+    LlamaEngine(const LlamaOptions& options, std::unique_ptr<Runtime> runtime,
+                const Digest256& model_digest);
     ~LlamaEngine() override;
 
     const model::EngineInfo& info() const override { return info_; }
@@ -72,11 +76,11 @@ class LlamaEngine final : public Engine {
 
   private:
     enum class Phase : std::uint8_t {
-        kQueued,     // no stream
-        kPrefill,    // has a stream; prompt tokens to compute in chunks
-        kDecode,     // one row per step
-        kHeld,       // finished; the KV stays until Release or the lease's end
-        kEmbed,      // its chunks run in the embedder
+        kQueued,   // no stream
+        kPrefill,  // has a stream; prompt tokens to compute in chunks
+        kDecode,   // one row per step
+        kHeld,     // finished; the KV stays until Release or the lease's end
+        kEmbed,    // its chunks run in the embedder
     };
     static constexpr std::uint32_t kNoStream = ~0u;
 
@@ -85,20 +89,23 @@ class LlamaEngine final : public Engine {
         Phase phase = Phase::kQueued;
         std::uint64_t arrival = 0;
         TimePoint submitted{};
-        std::vector<model::BlockKey> chain;    // whole blocks of the prompt, without what was generated
+        std::vector<model::BlockKey>
+            chain;  // whole blocks of the prompt, without what was generated
         std::uint32_t stream = kNoStream;
-        TokenCount prefill_end = 0;            // prompt tokens that are prefilled; the rest is replayed by decode
-        TokenCount past = 0;                   // tokens with KV
+        TokenCount prefill_end =
+            0;                // prompt tokens that are prefilled; the rest is replayed by decode
+        TokenCount past = 0;  // tokens with KV
         TokenCount cached = 0;
-        TokenCount outputs = 0;                // sampled here
-        TokenCount room = 0;                   // outputs it may still get
+        TokenCount outputs = 0;  // sampled here
+        TokenCount room = 0;     // outputs it may still get
         bool begun = false;
-        std::vector<TokenId> written;          // outputs, in order
+        std::vector<TokenId> written;  // outputs, in order
         Sampler sampler;
         std::unique_ptr<Grammar> grammar;
         std::vector<float> prompt_logprobs;
-        std::optional<std::pair<ByteCount, ByteCount>> transfer;    // AdmitDecode: the state in the region
-        TimePoint lease = {};                  // of the hold; origin = not pinned
+        std::optional<std::pair<ByteCount, ByteCount>>
+            transfer;          // AdmitDecode: the state in the region
+        TimePoint lease = {};  // of the hold; origin = not pinned
         Duration queue_time{0};
         Duration restore_time{0};
         Duration prefill_time{0};
@@ -106,8 +113,9 @@ class LlamaEngine final : public Engine {
     };
     struct Stream {
         Sequence* owner = nullptr;
-        std::vector<model::BlockKey> resident;    // whole blocks at its start that are valid, when it has no owner
-        std::uint64_t used = 0;                   // step of its last use
+        std::vector<model::BlockKey>
+            resident;            // whole blocks at its start that are valid, when it has no owner
+        std::uint64_t used = 0;  // step of its last use
     };
     struct Import {
         std::vector<model::BlockKey> keys;
@@ -115,9 +123,9 @@ class LlamaEngine final : public Engine {
     };
     struct Padding {
         std::uint32_t stream;
-        TokenCount at;    // its cell, to be forgotten after the call
+        TokenCount at;  // its cell, to be forgotten after the call
     };
-    using QueueKey = std::tuple<std::uint32_t, std::uint64_t, RequestId>;    // priority, arrival, id
+    using QueueKey = std::tuple<std::uint32_t, std::uint64_t, RequestId>;  // priority, arrival, id
 
     // commands (llama_engine.cc)
     void add(model::AddRequest request, TimePoint now, std::optional<model::AdmitDecode> admit);
@@ -128,7 +136,9 @@ class LlamaEngine final : public Engine {
     void map_region(const model::MapRegion& command);
     // With one thread ggml's kernel for lone rows gives the same bits as the other.
     bool pairs_lone_rows() const { return options_.determinism && options_.threads > 1; }
-    QueueKey queue_key(const Sequence& s) const { return {s.request.priority, s.arrival, s.request.id}; }
+    QueueKey queue_key(const Sequence& s) const {
+        return {s.request.priority, s.arrival, s.request.id};
+    }
     void finish(Sequence& s, model::EndReason reason, std::optional<Error> error = {});
     void leave_stream(Sequence& s);
     void erase(RequestId id);
@@ -145,7 +155,8 @@ class LlamaEngine final : public Engine {
     Result<void> run_prefill(Sequence& s, std::uint32_t planned);
     Result<void> run_embedding(Sequence& s);
     Result<void> run_decode();
-    std::vector<Padding> add_padding(std::vector<Row>& rows, const std::vector<std::uint32_t>& wanted);
+    std::vector<Padding> add_padding(std::vector<Row>& rows,
+                                     const std::vector<std::uint32_t>& wanted);
     Result<void> fail_step(const std::vector<Sequence*>& involved, DecodeStatus status);
     void end_prefill(Sequence& s, std::span<const float> logits);
     void score_prompt(Sequence& s, std::size_t first_row, std::uint32_t rows, TokenCount before);
@@ -176,20 +187,20 @@ class LlamaEngine final : public Engine {
     Region region_;
     std::map<RequestId, Sequence> sequences_;
     std::set<QueueKey> queue_;
-    std::vector<Stream> streams_;         // the first `parallel` are given to requests
+    std::vector<Stream> streams_;  // the first `parallel` are given to requests
     std::map<RequestId, Import> imports_;
-    RequestId embedding_{};               // the request in the embedder, if embedding_active_
+    RequestId embedding_{};  // the request in the embedder, if embedding_active_
     bool embedding_active_ = false;
     bool draining_ = false;
-    TimePoint now_{};                     // of the step being run
+    TimePoint now_{};  // of the step being run
     Duration since_decode_{0};
     std::uint64_t arrivals_ = 0;
     std::uint64_t steps_ = 0;
     std::uint32_t failures_in_row_ = 0;
     model::StepFrame outbox_;
-    model::Load load_;                    // cumulative parts
+    model::Load load_;  // cumulative parts
     LlamaCounters counters_;
-    std::vector<float> masked_;           // scratch
+    std::vector<float> masked_;  // scratch
 };
 
 }  // namespace nereid::engine::llama

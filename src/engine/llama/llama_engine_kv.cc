@@ -1,4 +1,5 @@
-// LlamaEngine: KV blocks in and out of the shared region. Nothing here trusts the bytes it is given.
+// LlamaEngine: KV blocks in and out of the shared region. Nothing here trusts the bytes it is
+// given.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,16 +11,20 @@
 namespace nereid::engine::llama {
 namespace {
 
-constexpr Duration kImportLease{60'000'000'000};    // imported blocks wait this long for their request
+constexpr Duration kImportLease{
+    60'000'000'000};  // imported blocks wait this long for their request
 
 }  // namespace
 
-std::string LlamaEngine::sealed_block(const Sequence& s, std::uint32_t index, TokenCount tokens) const {
+std::string LlamaEngine::sealed_block(const Sequence& s, std::uint32_t index,
+                                      TokenCount tokens) const {
     std::string out;
-    const model::BlockKey key = index < s.chain.size() && tokens == kBlockTokens ? s.chain[index] : model::BlockKey{};
+    const model::BlockKey key =
+        index < s.chain.size() && tokens == kBlockTokens ? s.chain[index] : model::BlockKey{};
     const TokenCount first = index * kBlockTokens;
-    seal_block(runtime_->geometry(), key, first, tokens, out,
-               [&](std::span<std::uint8_t> rows) { runtime_->read_rows(s.stream, first, tokens, rows); });
+    seal_block(runtime_->geometry(), key, first, tokens, out, [&](std::span<std::uint8_t> rows) {
+        runtime_->read_rows(s.stream, first, tokens, rows);
+    });
     return out;
 }
 
@@ -31,30 +36,38 @@ void LlamaEngine::import_prefix(const model::ImportPrefix& command, TimePoint no
         outbox_.kv_failed.push_back({command.id, std::move(taken.error())});
         return;
     }
-    outbox_.kv_ready.push_back({command.id, command.first_block, static_cast<std::uint32_t>(command.keys.size()), command.offset,
+    outbox_.kv_ready.push_back({command.id, command.first_block,
+                                static_cast<std::uint32_t>(command.keys.size()), command.offset,
                                 command.length});
 }
 
 // All blocks are checked before the first is stored. They are pinned until the request begins.
 Result<void> LlamaEngine::take_blocks(const model::ImportPrefix& command, TimePoint now) {
-    if (store_.capacity() == 0) return err(Code::kUnsupported, "no prefix store: KV blocks cannot be imported");
+    if (store_.capacity() == 0)
+        return err(Code::kUnsupported, "no prefix store: KV blocks cannot be imported");
     TRY(const auto range, region_.range(command.offset, command.length));
     const auto it = sequences_.find(command.id);
-    if (it != sequences_.end() && it->second.begun) return err(Code::kConflict, "the request has begun already");
+    if (it != sequences_.end() && it->second.begun)
+        return err(Code::kConflict, "the request has begun already");
     const auto known = imports_.find(command.id);
     const std::size_t have = known == imports_.end() ? 0 : known->second.keys.size();
     if (command.keys.empty() || command.first_block != have) {
-        return err(Code::kInvalidArgument, fmt::format("blocks from {} do not follow the {} imported ones", command.first_block, have));
+        return err(Code::kInvalidArgument,
+                   fmt::format("blocks from {} do not follow the {} imported ones",
+                               command.first_block, have));
     }
     std::string_view rest(reinterpret_cast<const char*>(range.data()), range.size());
     std::vector<std::string> blocks;
     for (std::size_t i = 0; i < command.keys.size(); ++i) {
         // Copied first: the region is shared, its bytes may change after the check.
-        std::string bytes(rest.substr(0, std::min<std::size_t>(rest.size(), info_.layout.block_bytes)));
+        std::string bytes(
+            rest.substr(0, std::min<std::size_t>(rest.size(), info_.layout.block_bytes)));
         TRY(const BlockView view, open_block(runtime_->geometry(), bytes));
         const TokenCount first = (command.first_block + static_cast<TokenCount>(i)) * kBlockTokens;
-        if (view.key != command.keys[i] || view.tokens != kBlockTokens || view.first_token != first) {
-            return err(Code::kCorrupt, fmt::format("KV block {} is another one than announced", command.first_block + i));
+        if (view.key != command.keys[i] || view.tokens != kBlockTokens ||
+            view.first_token != first) {
+            return err(Code::kCorrupt, fmt::format("KV block {} is another one than announced",
+                                                   command.first_block + i));
         }
         rest.remove_prefix(view.size);
         blocks.push_back(std::move(bytes));
@@ -67,7 +80,9 @@ Result<void> LlamaEngine::take_blocks(const model::ImportPrefix& command, TimePo
         const bool stored = store_.put(import.keys, index, std::move(blocks[i]));
         if (!stored) {
             import.keys.pop_back();
-            return err(Code::kNoSpace, fmt::format("the prefix store of {} bytes has no room for block {}", store_.capacity(), index));
+            return err(Code::kNoSpace,
+                       fmt::format("the prefix store of {} bytes has no room for block {}",
+                                   store_.capacity(), index));
         }
         store_.pin(std::span(import.keys).subspan(index, 1));
     }
@@ -94,13 +109,16 @@ Result<std::vector<BlockView>> LlamaEngine::read_transfer(const Sequence& s) con
         const bool named = !whole || index >= s.chain.size() || view.key == s.chain[index];
         const bool last = tokens + view.tokens == s.request.prompt.size();
         if (view.first_token != tokens || !named || !(whole || last)) {
-            return err(Code::kCorrupt, fmt::format("KV block {} of the state is another one than the prompt's", index));
+            return err(
+                Code::kCorrupt,
+                fmt::format("KV block {} of the state is another one than the prompt's", index));
         }
         views.push_back(view);
         tokens += view.tokens;
         rest.remove_prefix(view.size);
     }
-    if (tokens != s.request.prompt.size()) return err(Code::kCorrupt, "the state is longer than the prompt");
+    if (tokens != s.request.prompt.size())
+        return err(Code::kCorrupt, "the state is longer than the prompt");
     return views;
 }
 
@@ -114,7 +132,8 @@ void LlamaEngine::restore_transfer(Sequence& s) {
     }
     if (!runtime_->restore(s.stream, *views)) {
         ++counters_.failed_restores;
-        return finish(s, model::EndReason::kFailed, Error{Code::kCorrupt, "llama.cpp refused the sequence's state"});
+        return finish(s, model::EndReason::kFailed,
+                      Error{Code::kCorrupt, "llama.cpp refused the sequence's state"});
     }
     s.past = s.cached = s.prefill_end = static_cast<TokenCount>(s.request.prompt.size());
     counters_.restored_tokens += s.cached;
@@ -123,11 +142,12 @@ void LlamaEngine::restore_transfer(Sequence& s) {
     outbox_.started.push_back({s.request.id, s.cached});
     const auto& r = s.request;
     const TokenId first = s.written.back();
-    const bool end = !r.ignore_eos && std::binary_search(info_.eos_ids.begin(), info_.eos_ids.end(), first);
+    const bool end =
+        !r.ignore_eos && std::binary_search(info_.eos_ids.begin(), info_.eos_ids.end(), first);
     if (end || std::find(r.stop_ids.begin(), r.stop_ids.end(), first) != r.stop_ids.end()) {
         return finish(s, model::EndReason::kStop);
     }
-    s.room = s.room > 0 ? s.room - 1 : 0;    // the first token was sampled elsewhere
+    s.room = s.room > 0 ? s.room - 1 : 0;  // the first token was sampled elsewhere
     if (s.room == 0) finish(s, model::EndReason::kLength);
 }
 
@@ -136,7 +156,8 @@ void LlamaEngine::restore_transfer(Sequence& s) {
 void LlamaEngine::export_blocks(const model::ExportBlocks& command) {
     const auto it = sequences_.find(command.id);
     if (it == sequences_.end() || it->second.stream == kNoStream) {
-        outbox_.kv_failed.push_back({command.id, {Code::kNotFound, "no KV of this request is here"}});
+        outbox_.kv_failed.push_back(
+            {command.id, {Code::kNotFound, "no KV of this request is here"}});
         return;
     }
     auto written = write_blocks(it->second, command);
@@ -144,7 +165,8 @@ void LlamaEngine::export_blocks(const model::ExportBlocks& command) {
         outbox_.kv_failed.push_back({command.id, std::move(written.error())});
         return;
     }
-    outbox_.kv_ready.push_back({command.id, command.first_block, command.count, command.offset, *written});
+    outbox_.kv_ready.push_back(
+        {command.id, command.first_block, command.count, command.offset, *written});
 }
 
 // The last block of the prompt may be a partial one; it has no key.
@@ -158,8 +180,11 @@ Result<ByteCount> LlamaEngine::write_blocks(const Sequence& s, const model::Expo
     const auto end = static_cast<TokenCount>(std::min<std::uint64_t>(last * kBlockTokens, prompt));
     if (s.past < end) return err(Code::kConflict, "these blocks are not computed yet");
     const TokenCount tokens = end - command.first_block * kBlockTokens;
-    const ByteCount need = command.count * std::uint64_t{kBlockHeaderBytes} + tokens * runtime_->geometry().token_bytes();
-    if (need > command.capacity) return err(Code::kTooLarge, fmt::format("{} bytes do not fit into {}", need, command.capacity));
+    const ByteCount need = command.count * std::uint64_t{kBlockHeaderBytes} +
+                           tokens * runtime_->geometry().token_bytes();
+    if (need > command.capacity)
+        return err(Code::kTooLarge,
+                   fmt::format("{} bytes do not fit into {}", need, command.capacity));
     TRY(auto range, region_.range(command.offset, need));
     for (std::uint32_t i = 0; i < command.count; ++i) {
         const std::uint32_t index = command.first_block + i;

@@ -13,7 +13,8 @@ namespace {
 
 constexpr std::uint32_t kFailuresUntilBroken = 3;
 
-std::uint32_t common_prefix(std::span<const model::BlockKey> a, std::span<const model::BlockKey> b) {
+std::uint32_t common_prefix(std::span<const model::BlockKey> a,
+                            std::span<const model::BlockKey> b) {
     std::uint32_t n = 0;
     while (n < a.size() && n < b.size() && a[n] == b[n]) ++n;
     return n;
@@ -39,7 +40,8 @@ bool LlamaEngine::has_work() const {
 TimePoint LlamaEngine::wake_at() const {
     TimePoint at = TimePoint::never();
     for (const auto& stream : streams_) {
-        if (stream.owner != nullptr && stream.owner->phase == Phase::kHeld) at = std::min(at, stream.owner->lease);
+        if (stream.owner != nullptr && stream.owner->phase == Phase::kHeld)
+            at = std::min(at, stream.owner->lease);
     }
     for (const auto& [id, import] : imports_) at = std::min(at, import.expires);
     return at;
@@ -64,7 +66,9 @@ Result<model::StepFrame> LlamaEngine::step(TimePoint now) {
     if (!waiting.empty() && !waiting.front()->begun) begin(*waiting.front(), now);
     for (const Sequence* s : waiting) {
         const bool embeds = s->phase == Phase::kEmbed;
-        const std::uint32_t limit = embeds ? Embedder::kChunk : s->request.prompt_logprobs ? kBlockTokens : 0;
+        const std::uint32_t limit = embeds                       ? Embedder::kChunk
+                                    : s->request.prompt_logprobs ? kBlockTokens
+                                                                 : 0;
         state.waiting.push_back({s->prefill_end - s->past, s->past, limit});
     }
     const StepPlan plan = plan_step(state, cost_);
@@ -90,7 +94,8 @@ void LlamaEngine::expire_leases(TimePoint now) {
     std::vector<RequestId> expired;
     for (const auto& stream : streams_) {
         const Sequence* s = stream.owner;
-        if (s != nullptr && s->phase == Phase::kHeld && s->lease <= now) expired.push_back(s->request.id);
+        if (s != nullptr && s->phase == Phase::kHeld && s->lease <= now)
+            expired.push_back(s->request.id);
     }
     for (const RequestId id : expired) {
         ++counters_.expired_leases;
@@ -119,12 +124,14 @@ void LlamaEngine::admit_queued(TimePoint now) {
         s.phase = Phase::kPrefill;
         streams_[s.stream].owner = &s;
         ++running;
-        if (s.transfer.has_value()) begin(s, now);    // its bytes should not stay in the region longer than they must
+        if (s.transfer.has_value())
+            begin(s, now);  // its bytes should not stay in the region longer than they must
     }
 }
 
-// The free stream whose content is the longest prefix of the request, if that is as good as the store's; otherwise a
-// free one near the start (rows of neighbouring streams share a pass), rather one without content, then the oldest.
+// The free stream whose content is the longest prefix of the request, if that is as good as the
+// store's; otherwise a free one near the start (rows of neighbouring streams share a pass), rather
+// one without content, then the oldest.
 std::uint32_t LlamaEngine::choose_stream(const Sequence& s, std::uint32_t running) const {
     std::uint32_t best = kNoStream;
     std::uint32_t best_blocks = 0;
@@ -141,7 +148,8 @@ std::uint32_t LlamaEngine::choose_stream(const Sequence& s, std::uint32_t runnin
     }
     best = kNoStream;
     std::uint32_t seen = 0;
-    for (std::uint32_t i = 0; i < options_.parallel && (best == kNoStream || i < running + 4); ++i) {
+    for (std::uint32_t i = 0; i < options_.parallel && (best == kNoStream || i < running + 4);
+         ++i) {
         if (streams_[i].owner != nullptr) continue;
         ++seen;
         if (best == kNoStream) {
@@ -150,7 +158,9 @@ std::uint32_t LlamaEngine::choose_stream(const Sequence& s, std::uint32_t runnin
         }
         const bool empty = streams_[i].resident.empty();
         const bool best_empty = streams_[best].resident.empty();
-        if ((empty && !best_empty) || (!empty && !best_empty && streams_[i].used < streams_[best].used)) best = i;
+        if ((empty && !best_empty) ||
+            (!empty && !best_empty && streams_[i].used < streams_[best].used))
+            best = i;
     }
     CHECK(best != kNoStream && seen > 0);
     return best;
@@ -160,10 +170,12 @@ std::uint32_t LlamaEngine::choose_stream(const Sequence& s, std::uint32_t runnin
 std::vector<LlamaEngine::Sequence*> LlamaEngine::prefilling() {
     std::vector<Sequence*> out;
     for (const auto& stream : streams_) {
-        if (stream.owner != nullptr && stream.owner->phase == Phase::kPrefill) out.push_back(stream.owner);
+        if (stream.owner != nullptr && stream.owner->phase == Phase::kPrefill)
+            out.push_back(stream.owner);
     }
     if (embedding_active_) out.push_back(&sequences_.at(embedding_));
-    std::sort(out.begin(), out.end(), [&](const Sequence* a, const Sequence* b) { return queue_key(*a) < queue_key(*b); });
+    std::sort(out.begin(), out.end(),
+              [&](const Sequence* a, const Sequence* b) { return queue_key(*a) < queue_key(*b); });
     return out;
 }
 
@@ -188,7 +200,7 @@ void LlamaEngine::begin(Sequence& s, TimePoint now) {
         const Duration started = engine_clock();
         if (s.transfer.has_value()) {
             restore_transfer(s);
-            return;    // it may be gone
+            return;  // it may be gone
         }
         restore_prefix(s);
         s.restore_time = engine_clock() - started;
@@ -202,7 +214,8 @@ void LlamaEngine::restore_prefix(Sequence& s) {
     Stream& stream = streams_[s.stream];
     // At least one token is left, so that the last ones are always computed the same way.
     const std::uint32_t most = s.request.prompt_logprobs ? 0 : (s.prefill_end - 1) / kBlockTokens;
-    const std::span<const model::BlockKey> chain = std::span(s.chain).first(std::min<std::size_t>(most, s.chain.size()));
+    const std::span<const model::BlockKey> chain =
+        std::span(s.chain).first(std::min<std::size_t>(most, s.chain.size()));
     const std::uint32_t resident = common_prefix(stream.resident, chain);
     const std::uint32_t stored = store_.match(chain);
     stream.resident.clear();
@@ -258,7 +271,8 @@ Result<void> LlamaEngine::run_prefill(Sequence& s, std::uint32_t planned) {
         padded = add_padding(rows, padding_rows(states, {.max_gap = 0}));
     }
     const auto own = static_cast<std::size_t>(
-        std::find_if(rows.begin(), rows.end(), [&](const Row& r) { return r.stream == s.stream; }) - rows.begin());
+        std::find_if(rows.begin(), rows.end(), [&](const Row& r) { return r.stream == s.stream; }) -
+        rows.begin());
     const Duration started = engine_clock();
     const DecodeStatus status = runtime_->decode(rows);
     const auto took = engine_clock() - started;
@@ -273,24 +287,28 @@ Result<void> LlamaEngine::run_prefill(Sequence& s, std::uint32_t planned) {
     counters_.prefill_tokens += count;
     if (score) score_prompt(s, own, count, before);
     store_new_blocks(s, before);
-    if (last) end_prefill(s, sampled_next ? runtime_->logits(own + count - 1) : std::span<const float>{});
+    if (last)
+        end_prefill(s, sampled_next ? runtime_->logits(own + count - 1) : std::span<const float>{});
     return {};
 }
 
 // logprobs[i] belongs to prompt token i and comes from the logits of token i - 1.
-void LlamaEngine::score_prompt(Sequence& s, std::size_t first_row, std::uint32_t rows, TokenCount before) {
+void LlamaEngine::score_prompt(Sequence& s, std::size_t first_row, std::uint32_t rows,
+                               TokenCount before) {
     if (s.prompt_logprobs.empty()) s.prompt_logprobs.push_back(0.0f);
     for (std::uint32_t i = 0; i < rows && before + i + 1 < s.request.prompt.size(); ++i) {
         const auto logits = runtime_->logits(first_row + i);
         const auto next = static_cast<std::size_t>(s.request.prompt[before + i + 1]);
-        s.prompt_logprobs.push_back(static_cast<float>(static_cast<double>(logits[next]) - log_sum_exp(logits)));
+        s.prompt_logprobs.push_back(
+            static_cast<float>(static_cast<double>(logits[next]) - log_sum_exp(logits)));
     }
 }
 
 // Whole prompt blocks that this chunk completed go to the store.
 void LlamaEngine::store_new_blocks(Sequence& s, TokenCount before) {
     if (store_.capacity() == 0) return;
-    const auto whole = static_cast<std::uint32_t>(std::min<std::size_t>(s.past / kBlockTokens, s.chain.size()));
+    const auto whole =
+        static_cast<std::uint32_t>(std::min<std::size_t>(s.past / kBlockTokens, s.chain.size()));
     for (std::uint32_t i = before / kBlockTokens; i < whole; ++i) {
         if (store_.contains(s.chain[i])) continue;
         if (!store_.put(s.chain, i, sealed_block(s, i, kBlockTokens))) break;
@@ -339,9 +357,11 @@ Result<void> LlamaEngine::run_embedding(Sequence& s) {
 
 // ---------------------------------------------------------------- decode
 
-// Adds a row of no consequence behind each stream of `wanted`, keeping `rows` in stream order. Streams without an owner
-// lose their content first: a short row costs less to compute. The caller truncates what is returned after the call.
-std::vector<LlamaEngine::Padding> LlamaEngine::add_padding(std::vector<Row>& rows, const std::vector<std::uint32_t>& wanted) {
+// Adds a row of no consequence behind each stream of `wanted`, keeping `rows` in stream order.
+// Streams without an owner lose their content first: a short row costs less to compute. The caller
+// truncates what is returned after the call.
+std::vector<LlamaEngine::Padding> LlamaEngine::add_padding(
+    std::vector<Row>& rows, const std::vector<std::uint32_t>& wanted) {
     std::vector<Padding> padded;
     for (const std::uint32_t i : wanted) {
         if (streams_[i].owner == nullptr) {
@@ -353,7 +373,8 @@ std::vector<LlamaEngine::Padding> LlamaEngine::add_padding(std::vector<Row>& row
         rows.push_back({.token = 0, .position = at, .stream = i, .logits = false});
         padded.push_back({i, at});
     }
-    std::sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.stream < b.stream; });
+    std::sort(rows.begin(), rows.end(),
+              [](const Row& a, const Row& b) { return a.stream < b.stream; });
     counters_.padding_rows += padded.size();
     return padded;
 }
@@ -365,7 +386,9 @@ Result<void> LlamaEngine::run_decode() {
     TokenCount kv_tokens = 0;
     for (std::uint32_t i = 0; i < streams_.size(); ++i) {
         Sequence* s = streams_[i].owner;
-        states[i] = {.decoding = s != nullptr && s->phase == Phase::kDecode, .usable = true, .length = runtime_->length(i)};
+        states[i] = {.decoding = s != nullptr && s->phase == Phase::kDecode,
+                     .usable = true,
+                     .length = runtime_->length(i)};
         if (!states[i].decoding) continue;
         const auto& prompt = s->request.prompt;
         const bool replays = s->past < prompt.size();
@@ -377,7 +400,8 @@ Result<void> LlamaEngine::run_decode() {
         kv_tokens += s->past + 1;
     }
     const auto own = static_cast<std::uint32_t>(rows.size());
-    const auto padded = add_padding(rows, padding_rows(states, {.pair_lone_rows = pairs_lone_rows()}));
+    const auto padded =
+        add_padding(rows, padding_rows(states, {.pair_lone_rows = pairs_lone_rows()}));
     const Duration started = engine_clock();
     const DecodeStatus status = runtime_->decode(rows);
     const Duration took = engine_clock() - started;
@@ -397,24 +421,27 @@ Result<void> LlamaEngine::run_decode() {
         while (rows[row].stream != s->stream) ++row;
         ++s->past;
         s->decode_time += took;
-        if (rows[row].logits) emit(*s, runtime_->logits(row));    // may end and erase it
+        if (rows[row].logits) emit(*s, runtime_->logits(row));  // may end and erase it
     }
     return {};
 }
 
-// One llama_decode failed: everybody in it ends with an error, the others go on. Several in a row: the engine is broken.
+// One llama_decode failed: everybody in it ends with an error, the others go on. Several in a row:
+// the engine is broken.
 Result<void> LlamaEngine::fail_step(const std::vector<Sequence*>& involved, DecodeStatus status) {
     ++counters_.failed_steps;
     const std::string_view what = status == DecodeStatus::kNoSlot    ? "no free cells"
                                   : status == DecodeStatus::kAborted ? "aborted"
                                                                      : "failed";
-    const std::string message = fmt::format("llama_decode: {} (llama.cpp: {})", what, recent_llama_log());
+    const std::string message =
+        fmt::format("llama_decode: {} (llama.cpp: {})", what, recent_llama_log());
     for (Sequence* s : involved) {
         runtime_->truncate(s->stream, 0);
         finish(*s, model::EndReason::kFailed, Error{Code::kInternal, message});
     }
     if (++failures_in_row_ >= kFailuresUntilBroken) {
-        return err(Code::kInternal, fmt::format("{} steps in a row failed; the last: {}", failures_in_row_, message));
+        return err(Code::kInternal, fmt::format("{} steps in a row failed; the last: {}",
+                                                failures_in_row_, message));
     }
     return {};
 }
@@ -431,7 +458,8 @@ Result<TokenId> LlamaEngine::choose_token(Sequence& s, std::span<const float> lo
         s.grammar->mask(masked_);
         token = s.sampler.sample(masked_, position);
         score = masked_[static_cast<std::size_t>(token)];
-        if (score == -std::numeric_limits<float>::infinity()) return err(Code::kInternal, "the grammar allows no token here");
+        if (score == -std::numeric_limits<float>::infinity())
+            return err(Code::kInternal, "the grammar allows no token here");
     }
     if (!std::isfinite(score)) return err(Code::kInternal, "the model returned no finite logits");
     if (s.grammar != nullptr) TRY_VOID(s.grammar->accept(token));
@@ -449,16 +477,19 @@ void LlamaEngine::emit(Sequence& s, std::span<const float> logits) {
     model::TokenOut out{.id = r.id, .token = *token, .top = {}};
     if (r.logprobs || r.top_logprobs > 0) {
         const double lse = log_sum_exp(logits);
-        out.logprob = static_cast<float>(static_cast<double>(logits[static_cast<std::size_t>(*token)]) - lse);
+        out.logprob =
+            static_cast<float>(static_cast<double>(logits[static_cast<std::size_t>(*token)]) - lse);
         out.top = top_logprobs(logits, lse, r.top_logprobs);
     }
     outbox_.tokens.push_back(std::move(out));
-    const bool end = !r.ignore_eos && std::binary_search(info_.eos_ids.begin(), info_.eos_ids.end(), *token);
+    const bool end =
+        !r.ignore_eos && std::binary_search(info_.eos_ids.begin(), info_.eos_ids.end(), *token);
     if (r.mode == model::AddMode::kPrefillOnly) {
         if (s.lease == TimePoint{}) s.lease = now_ + options_.hold_lease;
         return finish(s, EndReason::kPrefilled);
     }
-    if (end || std::find(r.stop_ids.begin(), r.stop_ids.end(), *token) != r.stop_ids.end()) return finish(s, EndReason::kStop);
+    if (end || std::find(r.stop_ids.begin(), r.stop_ids.end(), *token) != r.stop_ids.end())
+        return finish(s, EndReason::kStop);
     if (s.outputs >= s.room) return finish(s, EndReason::kLength);
 }
 
@@ -486,16 +517,20 @@ void LlamaEngine::fill_load() {
     }
     for (const QueueKey& key : queue_) {
         const Sequence& s = sequences_.at(std::get<2>(key));
-        const auto known = std::min<TokenCount>(store_.match(s.chain) * kBlockTokens, s.prefill_end);
+        const auto known =
+            std::min<TokenCount>(store_.match(s.chain) * kBlockTokens, s.prefill_end);
         load_.waiting_uncached_tokens += s.prefill_end - known;
     }
     const std::vector<Sequence*> waiting = prefilling();
     load_.predicted_step = Duration{0};
-    if (rows > 0) load_.predicted_step = cost_.decode(rows, rows_kv);
+    if (rows > 0)
+        load_.predicted_step = cost_.decode(rows, rows_kv);
     else if (!waiting.empty()) {
         const Sequence& s = *waiting.front();
         const TokenCount left = s.prefill_end - std::min(s.past, s.prefill_end);
-        if (left > 0) load_.predicted_step = cost_.prefill(prefill_rows(left, options_.ubatch, options_.determinism), s.past);
+        if (left > 0)
+            load_.predicted_step =
+                cost_.prefill(prefill_rows(left, options_.ubatch, options_.determinism), s.past);
     }
 }
 

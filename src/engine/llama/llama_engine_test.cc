@@ -8,10 +8,10 @@
 #include <fstream>
 #include <iterator>
 
+#include <gguf.h>
+#include <llama.h>
 #include "engine/llama/model_file.h"
 #include "engine/llama/test_engine.h"
-#include "gguf.h"
-#include "llama.h"
 
 namespace nereid::engine::llama {
 namespace {
@@ -100,7 +100,12 @@ TEST(LlamaOpen, BadOptionsNameTheKey) {
     expect_key([](LlamaOptions& o) { o.ubatch = 100; }, "engine.ubatch");
     expect_key([](LlamaOptions& o) { o.context_tokens = 10; }, "engine.context_tokens");
     expect_key([](LlamaOptions& o) { o.kv_tokens = 100; }, "engine.kv_tokens");
-    expect_key([](LlamaOptions& o) { o.flash_attention = false; o.kv_type = KvType::kQ8_0; }, "engine.kv_type");
+    expect_key(
+        [](LlamaOptions& o) {
+            o.flash_attention = false;
+            o.kv_type = KvType::kQ8_0;
+        },
+        "engine.kv_type");
 }
 
 TEST(LlamaOpen, InfoIsTrue) {
@@ -114,7 +119,8 @@ TEST(LlamaOpen, InfoIsTrue) {
     EXPECT_EQ(info.kv_capacity_tokens, 3u * 512u);
     EXPECT_EQ(info.layout.block_tokens, 64u);
     EXPECT_EQ(info.layout.slices.size(), 60u);
-    EXPECT_EQ(info.layout.slices.back().offset + info.layout.slices.back().length, info.layout.block_bytes);
+    EXPECT_EQ(info.layout.slices.back().offset + info.layout.slices.back().length,
+              info.layout.block_bytes);
     EXPECT_TRUE(info.deterministic);
     EXPECT_EQ(info.replay, model::ReplayClass::kExact);
     EXPECT_FALSE(info.eos_ids.empty());
@@ -144,7 +150,7 @@ TEST(LlamaEngine, SecondRequestReusesWholeBlocksButNotTheLastToken) {
     const auto before = h.load.prefix_hit_tokens;
     h.ask(request(1, words(128, 2), 1));
     Answer again = h.ask(request(2, words(128, 2), 1));
-    EXPECT_EQ(again.finished->cached_tokens, 64u);    // floor64(127)
+    EXPECT_EQ(again.finished->cached_tokens, 64u);  // floor64(127)
     EXPECT_EQ(again.started->cached_tokens, 64u);
     EXPECT_EQ(h.load.prefix_hit_tokens - before, 64u);
     auto other = request(3, words(128, 2), 1);
@@ -177,10 +183,19 @@ TEST(LlamaEngine, WhatItCannotDoIsRefusedWithACode) {
     refused([](auto& r) { r.sampling.top_p = 0.0; }, Code::kInvalidArgument);
     refused([](auto& r) { r.sampling.logit_bias = {{49152, 1.0f}}; }, Code::kInvalidArgument);
     for (const char* bad : {"", "root ::= (", "no root here", "toor ::= \"a\""}) {
-        refused([&](auto& r) { r.grammar_kind = model::GrammarKind::kGbnf; r.grammar = bad; }, Code::kInvalidArgument);
-    }
-    refused([](auto& r) { r.grammar_kind = model::GrammarKind::kGbnf; r.grammar = "root ::= " + std::string(5000, '('); },
+        refused(
+            [&](auto& r) {
+                r.grammar_kind = model::GrammarKind::kGbnf;
+                r.grammar = bad;
+            },
             Code::kInvalidArgument);
+    }
+    refused(
+        [](auto& r) {
+            r.grammar_kind = model::GrammarKind::kGbnf;
+            r.grammar = "root ::= " + std::string(5000, '(');
+        },
+        Code::kInvalidArgument);
 }
 
 TEST(LlamaEngine, StopIdsEosAndFullContextEndIt) {
@@ -201,7 +216,7 @@ TEST(LlamaEngine, StopIdsEosAndFullContextEndIt) {
 
     const Answer full = h.ask(request(4, words(508, 4), 1000));
     EXPECT_EQ(full.finished->reason, EndReason::kLength);
-    EXPECT_EQ(full.tokens.size(), 4u);    // prompt and output together fill the context
+    EXPECT_EQ(full.tokens.size(), 4u);  // prompt and output together fill the context
 }
 
 TEST(LlamaEngine, TopLogprobsAreSortedAndHoldTheGreedyToken) {
@@ -249,7 +264,8 @@ TEST(LlamaEngine, GrammarIsObeyedAlsoAfterATrigger) {
     ASSERT_GT(b.tokens.size(), 2u);
     EXPECT_EQ(b.tokens[1], free.tokens[1]);
     const std::string after = piece(*h.engine, b.tokens[2]);
-    EXPECT_TRUE(std::string("yes").starts_with(after) || std::string("no").starts_with(after)) << after;
+    EXPECT_TRUE(std::string("yes").starts_with(after) || std::string("no").starts_with(after))
+        << after;
 }
 
 TEST(LlamaEngine, ScoreGivesTheLogprobsOfThePrompt) {
@@ -264,7 +280,8 @@ TEST(LlamaEngine, ScoreGivesTheLogprobsOfThePrompt) {
     EXPECT_TRUE(scored.tokens.empty());
     ASSERT_EQ(scored.prompt_logprobs.size(), 75u);
     EXPECT_EQ(scored.prompt_logprobs[0], 0.0f);
-    for (std::size_t i = 0; i < 5; ++i) {    // prefill and decode are different kernels: close, not equal
+    for (std::size_t i = 0; i < 5;
+         ++i) {  // prefill and decode are different kernels: close, not equal
         EXPECT_NEAR(scored.prompt_logprobs[70 + i], a.logprobs[i], 0.3f);
     }
 }
@@ -276,7 +293,7 @@ TEST(LlamaEngine, EmbeddingsAreUnitVectorsAndDoNotDependOnTheBatch) {
         r.mode = AddMode::kEmbed;
         return r;
     };
-    const Answer one = h.ask(embed(1, words(300, 8)));    // two chunks
+    const Answer one = h.ask(embed(1, words(300, 8)));  // two chunks
     ASSERT_EQ(one.embedding.size(), h.engine->info().embedding_width);
     double square = 0;
     for (const float v : one.embedding) square += static_cast<double>(v) * static_cast<double>(v);
@@ -294,7 +311,8 @@ TEST(LlamaEngine, EmbeddingsAreUnitVectorsAndDoNotDependOnTheBatch) {
 
 TEST(LlamaEngine, QueueIsBounded) {
     Harness& h = shared();
-    for (std::uint64_t id = 1; id <= 12; ++id) h.submit(request(id, words(3, id), 2));    // 3 streams + 8 queued
+    for (std::uint64_t id = 1; id <= 12; ++id)
+        h.submit(request(id, words(3, id), 2));  // 3 streams + 8 queued
     h.run();
     for (std::uint64_t id = 1; id <= 11; ++id) EXPECT_EQ(h.answers[id].tokens.size(), 2u) << id;
     EXPECT_EQ(h.answers[12].finished->error->code, Code::kOverloaded);
@@ -330,7 +348,7 @@ TEST(LlamaEngine, AbortWorksInEveryPhaseAndFreesTheStream) {
     ASSERT_FALSE(h.answers[4].started.has_value());
     for (const std::uint64_t id : {1u, 2u, 3u, 4u, 6u, 7u}) h.submit(model::AbortRequest{{id}});
     EXPECT_TRUE(h.engine->has_output());
-    ASSERT_TRUE(h.step().ok());    // within one step
+    ASSERT_TRUE(h.step().ok());  // within one step
     for (const std::uint64_t id : {1u, 2u, 3u, 4u, 6u}) {
         ASSERT_TRUE(h.answers[id].finished.has_value()) << id;
         EXPECT_EQ(h.answers[id].finished->reason, EndReason::kAborted) << id;
@@ -361,7 +379,7 @@ TEST(LlamaEngine, HeldKvLivesUntilReleaseOrLease) {
     EXPECT_EQ(h.engine->wake_at(), h.now + 30s);
     h.submit(model::Pin{{1}, 60s});
     EXPECT_EQ(h.engine->wake_at(), h.now + 60s);
-    h.submit(model::AbortRequest{{1}});    // it has finished: nothing to abort
+    h.submit(model::AbortRequest{{1}});  // it has finished: nothing to abort
     h.now = h.now + 59s;
     ASSERT_TRUE(h.step().ok());
     EXPECT_EQ(h.load.running, 1u);
@@ -403,17 +421,17 @@ TEST(LlamaEngine, DamagedBlockIsAMissAndCounted) {
     Harness h(o);
     const auto prompt = words(200, 12);
     const Answer good = h.ask(request(1, prompt, 4));
-    h.ask(request(2, words(70, 13), 1));    // takes the stream, so that the store is asked
+    h.ask(request(2, words(70, 13), 1));  // takes the stream, so that the store is asked
     const auto chain = model::block_chain(name_space("tenant"), prompt, kBlockTokens);
     const std::string* block = h.engine->prefix_store().find(chain[1]);
     ASSERT_NE(block, nullptr);
     const_cast<char&>((*block)[5000]) ^= 1;
     const Answer again = h.ask(request(3, prompt, 4));
-    EXPECT_EQ(again.finished->cached_tokens, 64u);    // the block before it is good
+    EXPECT_EQ(again.finished->cached_tokens, 64u);  // the block before it is good
     EXPECT_EQ(h.engine->counters().corrupt_blocks, 1u);
     expect_same(good, again, "recomputed");
     h.ask(request(4, words(70, 13), 1));
-    EXPECT_EQ(h.ask(request(5, prompt, 4)).finished->cached_tokens, 192u);    // and stored anew
+    EXPECT_EQ(h.ask(request(5, prompt, 4)).finished->cached_tokens, 192u);  // and stored anew
 }
 
 TEST(LlamaEngine, DeterminismOffSharesWhatDecodeWrote) {
@@ -462,7 +480,7 @@ struct Transfer {
 
 TEST(LlamaEngine, BadImportsFailAndNothingWrongIsServed) {
     LlamaOptions o = small_options();
-    o.prefix_store_bytes = 4u << 20;    // two blocks
+    o.prefix_store_bytes = 4u << 20;  // two blocks
     Harness h(o);
     Transfer t(h);
     const std::uint64_t no_blocks = h.engine->prefix_store().stats().inserted;
@@ -474,11 +492,12 @@ TEST(LlamaEngine, BadImportsFailAndNothingWrongIsServed) {
         ASSERT_EQ(h.failed.size(), 1u);
         EXPECT_EQ(h.failed[0].error.code, code) << h.failed[0].error.message;
     };
-    fails({{7}, 0, t.keys, t.kSize - 10, 100}, Code::kInvalidArgument);          // outside the region
-    fails({{7}, 0, t.keys, ~0ull - 5, 100}, Code::kInvalidArgument);             // wraps around
-    fails({{7}, 0, t.keys, 0, 100}, Code::kCorrupt);                             // too short
-    fails({{7}, 0, {t.keys[1], t.keys[0]}, 0, 2 * t.block}, Code::kCorrupt);     // other blocks than announced
-    fails({{7}, 1, {t.keys[1]}, t.block, t.block}, Code::kInvalidArgument);      // its head is missing
+    fails({{7}, 0, t.keys, t.kSize - 10, 100}, Code::kInvalidArgument);  // outside the region
+    fails({{7}, 0, t.keys, ~0ull - 5, 100}, Code::kInvalidArgument);     // wraps around
+    fails({{7}, 0, t.keys, 0, 100}, Code::kCorrupt);                     // too short
+    fails({{7}, 0, {t.keys[1], t.keys[0]}, 0, 2 * t.block},
+          Code::kCorrupt);  // other blocks than announced
+    fails({{7}, 1, {t.keys[1]}, t.block, t.block}, Code::kInvalidArgument);  // its head is missing
     fails({{7}, 0, {}, 0, t.block}, Code::kInvalidArgument);
     std::string bad = t.good;
     bad[kBlockHeaderBytes + 777] ^= 4;
@@ -521,7 +540,7 @@ TEST(LlamaEngine, BadTransfersAndExportsFail) {
         ASSERT_TRUE(a.finished->error.has_value());
         EXPECT_EQ(a.finished->error->code, Code::kCorrupt);
     }
-    auto other = t.request_;    // good bytes of another prompt
+    auto other = t.request_;  // good bytes of another prompt
     other.id = {1000};
     other.prompt[3] += 1;
     t.write(t.good);
@@ -534,10 +553,10 @@ TEST(LlamaEngine, BadTransfersAndExportsFail) {
     held.id = {2000};
     held.mode = AddMode::kPrefillOnly;
     h.ask(held);
-    h.submit(model::ExportBlocks{{2000}, 0, 4, 0, t.kSize});     // more than the prompt has
+    h.submit(model::ExportBlocks{{2000}, 0, 4, 0, t.kSize});  // more than the prompt has
     h.submit(model::ExportBlocks{{2000}, 0, 0, 0, t.kSize});
-    h.submit(model::ExportBlocks{{2000}, 0, 1, 0, 100});         // no room
-    h.submit(model::ExportBlocks{{2000}, 0, 1, t.kSize - 100, t.kSize});    // outside the region
+    h.submit(model::ExportBlocks{{2000}, 0, 1, 0, 100});                  // no room
+    h.submit(model::ExportBlocks{{2000}, 0, 1, t.kSize - 100, t.kSize});  // outside the region
     h.run();
     ASSERT_EQ(h.failed.size(), 4u);
     EXPECT_EQ(h.failed[2].error.code, Code::kTooLarge);
@@ -549,7 +568,7 @@ TEST(LlamaEngine, BadTransfersAndExportsFail) {
 class FaultyRuntime final : public Runtime {
   public:
     explicit FaultyRuntime(std::unique_ptr<Runtime> inner) : inner_(std::move(inner)) {}
-    std::vector<DecodeStatus> failures;    // of the next decodes
+    std::vector<DecodeStatus> failures;  // of the next decodes
     bool refuse_restore = false;
 
     const ModelFacts& facts() const override { return inner_->facts(); }
@@ -568,15 +587,20 @@ class FaultyRuntime final : public Runtime {
         spoiled_.assign(inner_->logits(index).size(), std::nanf(""));
         return spoiled_;
     }
-    void truncate(std::uint32_t stream, TokenCount from) override { inner_->truncate(stream, from); }
+    void truncate(std::uint32_t stream, TokenCount from) override {
+        inner_->truncate(stream, from);
+    }
     TokenCount length(std::uint32_t stream) const override { return inner_->length(stream); }
     void wait_by_spinning(bool spin) override { inner_->wait_by_spinning(spin); }
     bool blocks() const override { return inner_->blocks(); }
     const KvGeometry& geometry() const override { return inner_->geometry(); }
-    void read_rows(std::uint32_t s, TokenCount first, TokenCount n, std::span<std::uint8_t> out) const override {
+    void read_rows(std::uint32_t s, TokenCount first, TokenCount n,
+                   std::span<std::uint8_t> out) const override {
         inner_->read_rows(s, first, n, out);
     }
-    bool restore(std::uint32_t s, std::span<const BlockView> b) override { return !refuse_restore && inner_->restore(s, b); }
+    bool restore(std::uint32_t s, std::span<const BlockView> b) override {
+        return !refuse_restore && inner_->restore(s, b);
+    }
     bool spoil = false;
 
   private:
@@ -606,7 +630,7 @@ TEST(LlamaEngine, FailedStepsEndTheirRequestsAndSeveralInARowTheEngine) {
     EXPECT_EQ(h.answers[4].finished->error->code, Code::kInternal);
     expect_same(good, h.ask(request(5, prompt, 5)), "after failures");
 
-    faults.refuse_restore = true;    // llama.cpp refuses a state: recomputed
+    faults.refuse_restore = true;  // llama.cpp refuses a state: recomputed
     h.submit(request(6, words(5, 1), 3));
     h.submit(request(7, words(5, 2), 3));
     h.submit(request(8, prompt, 5));

@@ -29,12 +29,13 @@ StepPlan plan_step(const PlanState& state, const StepCost& cost) {
         rows = prefill_rows(next.remaining, rows - kBlockTokens, state.determinism);
     }
     const bool fits = cost.prefill(rows, next.context) <= left;
-    const bool owed = state.since_decode > Duration{0};    // a decode step is due before more prefill
+    const bool owed = state.since_decode > Duration{0};  // a decode step is due before more prefill
     if (!fits && owed) return {Kind::kDecode, 0};
     return {Kind::kPrefill, rows};
 }
 
-std::vector<std::uint32_t> padding_rows(std::span<const StreamState> streams, const PaddingPolicy& policy) {
+std::vector<std::uint32_t> padding_rows(std::span<const StreamState> streams,
+                                        const PaddingPolicy& policy) {
     std::vector<std::uint32_t> padding;
     const auto n = static_cast<std::uint32_t>(streams.size());
     std::uint32_t i = 0;
@@ -56,13 +57,15 @@ std::vector<std::uint32_t> padding_rows(std::span<const StreamState> streams, co
             last = next;
             longest = std::max(longest, streams[next].length);
         }
-        const bool lone = first == last && policy.pair_lone_rows && longest + 1 > kSplitKv - kKvPadding;
+        const bool lone =
+            first == last && policy.pair_lone_rows && longest + 1 > kSplitKv - kKvPadding;
         if (lone) {
             const bool right = last + 1 < n && streams[last + 1].usable;
             const bool left = first > 0 && streams[first - 1].usable &&
                               (padding.empty() || padding.back() != first - 1);
             if (right && left) {
-                padding.push_back(streams[first - 1].length < streams[last + 1].length ? first - 1 : last + 1);
+                padding.push_back(streams[first - 1].length < streams[last + 1].length ? first - 1
+                                                                                       : last + 1);
             } else if (right || left) {
                 padding.push_back(right ? last + 1 : first - 1);
             }

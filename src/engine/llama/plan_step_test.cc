@@ -18,8 +18,10 @@ StepCost trained() {
     StepCost cost;
     for (int i = 0; i < 300; ++i) {
         const auto rows = static_cast<std::uint32_t>(64 * (1 + i % 8));
-        cost.observe_prefill(rows, static_cast<TokenCount>(i % 5 * 100), Duration{rows * 2'000'000ll});
-        cost.observe_decode(static_cast<std::uint32_t>(1 + i % 4), static_cast<TokenCount>(i % 7 * 300), 10ms);
+        cost.observe_prefill(rows, static_cast<TokenCount>(i % 5 * 100),
+                             Duration{rows * 2'000'000ll});
+        cost.observe_decode(static_cast<std::uint32_t>(1 + i % 4),
+                            static_cast<TokenCount>(i % 7 * 300), 10ms);
     }
     return cost;
 }
@@ -46,7 +48,8 @@ TEST(PlanStep, SimpleCases) {
     EXPECT_EQ(plan_step(state_of(0, {}), cost).kind, Kind::kIdle);
     EXPECT_EQ(plan_step(state_of(3, {}), cost), (StepPlan{Kind::kDecode, 0}));
     EXPECT_EQ(plan_step(state_of(0, {1000}), cost), (StepPlan{Kind::kPrefill, 512}));
-    EXPECT_EQ(plan_step(state_of(0, {100}), cost), (StepPlan{Kind::kPrefill, 64}));    // the tail comes alone
+    EXPECT_EQ(plan_step(state_of(0, {100}), cost),
+              (StepPlan{Kind::kPrefill, 64}));  // the tail comes alone
     EXPECT_EQ(plan_step(state_of(0, {36}), cost), (StepPlan{Kind::kPrefill, 36}));
     auto scored = state_of(0, {1000});
     scored.waiting[0].limit = 64;
@@ -83,7 +86,8 @@ TEST(PlanStep, BothSidesProgress) {
         s.decode_gap = Duration{static_cast<std::int64_t>(prng.below(400'000'000))};
         s.determinism = prng.chance(0.7);
         for (std::uint64_t i = 1 + prng.below(6); i > 0; --i) {
-            s.waiting.push_back({static_cast<TokenCount>(1 + prng.below(3000)), static_cast<TokenCount>(prng.below(50) * 64), 0});
+            s.waiting.push_back({static_cast<TokenCount>(1 + prng.below(3000)),
+                                 static_cast<TokenCount>(prng.below(50) * 64), 0});
         }
         int decodes = 0;
         int prefills_in_row = 0;
@@ -99,12 +103,14 @@ TEST(PlanStep, BothSidesProgress) {
                 continue;
             }
             decodes_in_row = 0;
-            const bool fits = cost.prefill(plan.rows, s.waiting[0].context) + s.since_decode <= s.decode_gap * kBurstFactor;
+            const bool fits = cost.prefill(plan.rows, s.waiting[0].context) + s.since_decode <=
+                              s.decode_gap * kBurstFactor;
             ASSERT_TRUE(fits || prefills_in_row == 0) << "decode starves";
             ++prefills_in_row;
             ASSERT_GE(plan.rows, 1u);
             ASSERT_LE(plan.rows, std::min<TokenCount>(s.waiting[0].remaining, s.ubatch));
-            if (s.determinism) ASSERT_TRUE(plan.rows % 64 == 0 || plan.rows == s.waiting[0].remaining);
+            if (s.determinism)
+                ASSERT_TRUE(plan.rows % 64 == 0 || plan.rows == s.waiting[0].remaining);
             if (s.determinism && plan.rows % 64 != 0) ASSERT_LT(plan.rows, 64u);
             s.since_decode += cost.prefill(plan.rows, s.waiting[0].context);
             s.waiting[0].remaining -= plan.rows;
@@ -170,7 +176,8 @@ TEST(PaddingRows, NoLoneRowOverManyCellsAndNoRowTwice) {
             ASSERT_TRUE(rows.insert(p).second);
         }
         for (const auto& [first, last] : passes(rows)) {
-            if (first == last) ASSERT_LE(streams[first].length + 1, kSplitKv - kKvPadding) << "a lone row";
+            if (first == last)
+                ASSERT_LE(streams[first].length + 1, kSplitKv - kKvPadding) << "a lone row";
         }
         ASSERT_LE(passes(rows).size(), before);
         if (decoding == 0) ASSERT_TRUE(padding.empty());
@@ -181,12 +188,15 @@ TEST(PaddingRows, FillsShortGapsOnly) {
     std::vector<StreamState> s(12);
     for (auto& x : s) x.usable = true;
     for (const int i : {0, 1, 4, 11}) s[static_cast<std::size_t>(i)].decoding = true;
-    EXPECT_EQ(padding_rows(s, {.max_gap = 4, .pair_lone_rows = false}), (std::vector<std::uint32_t>{2, 3}));
-    EXPECT_EQ(padding_rows(s, {.max_gap = 1, .pair_lone_rows = false}), (std::vector<std::uint32_t>{}));
+    EXPECT_EQ(padding_rows(s, {.max_gap = 4, .pair_lone_rows = false}),
+              (std::vector<std::uint32_t>{2, 3}));
+    EXPECT_EQ(padding_rows(s, {.max_gap = 1, .pair_lone_rows = false}),
+              (std::vector<std::uint32_t>{}));
     s[11].length = 500;
     EXPECT_EQ(padding_rows(s, {.max_gap = 0}), (std::vector<std::uint32_t>{10}));
     s[10].usable = false;
-    EXPECT_EQ(padding_rows(s, {.max_gap = 0}), (std::vector<std::uint32_t>{}));    // nobody is left to pair with
+    EXPECT_EQ(padding_rows(s, {.max_gap = 0}),
+              (std::vector<std::uint32_t>{}));  // nobody is left to pair with
 }
 
 }  // namespace

@@ -18,7 +18,8 @@ const std::string* PrefixStore::find(const model::BlockKey& key) const {
     return it == entries_.end() ? nullptr : &it->second.bytes;
 }
 
-bool PrefixStore::put(std::span<const model::BlockKey> chain, std::uint32_t index, std::string bytes) {
+bool PrefixStore::put(std::span<const model::BlockKey> chain, std::uint32_t index,
+                      std::string bytes) {
     CHECK(index < chain.size());
     const auto& key = chain[index];
     if (entries_.contains(key)) return true;
@@ -50,7 +51,7 @@ bool PrefixStore::make_room(ByteCount need, const model::BlockKey* keep) {
         if (e.children > 0 || e.pins > 0 || (keep != nullptr && *at == *keep)) continue;
         erase(it);
         ++stats_.evicted;
-        at = order_.end();    // a parent that became a leaf may be older than where we stand
+        at = order_.end();  // a parent that became a leaf may be older than where we stand
     }
     return true;
 }
@@ -67,7 +68,7 @@ void PrefixStore::erase(Map::iterator it) {
 }
 
 void PrefixStore::touch(std::span<const model::BlockKey> chain) {
-    for (std::size_t i = match(chain); i-- > 0;) {    // tail first, so that the head is the younger
+    for (std::size_t i = match(chain); i-- > 0;) {  // tail first, so that the head is the younger
         order_.splice(order_.begin(), order_, entries_.at(chain[i]).order);
     }
 }
@@ -75,7 +76,8 @@ void PrefixStore::touch(std::span<const model::BlockKey> chain) {
 void PrefixStore::drop(const model::BlockKey& key) {
     const auto first = entries_.find(key);
     if (first == entries_.end()) return;
-    // Descendants are found through their parents; drops are rare (a bad checksum), so a walk over the list is fine.
+    // Descendants are found through their parents; drops are rare (a bad checksum), so a walk over
+    // the list is fine.
     std::vector<model::BlockKey> doomed{key};
     for (std::size_t i = 0; i < doomed.size(); ++i) {
         if (entries_.at(doomed[i]).children == 0) continue;

@@ -1,8 +1,9 @@
 // PrefixStore: prompt blocks in host memory, by their key. A pure container with a byte cap.
 //
-// A block is stored under its parent (the block before it in the chain), so what is kept is a forest in which every
-// stored block is reachable: a block is evicted only when it has no child here (the tail of a prefix goes before
-// its head) and nobody pins it; among these the one not used for the longest time goes first. Not thread-safe.
+// A block is stored under its parent (the block before it in the chain), so what is kept is a
+// forest in which every stored block is reachable: a block is evicted only when it has no child
+// here (the tail of a prefix goes before its head) and nobody pins it; among these the one not used
+// for the longest time goes first. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +20,8 @@ namespace nereid::engine::llama {
 struct PrefixStoreStats {
     std::uint64_t inserted = 0;
     std::uint64_t evicted = 0;
-    std::uint64_t refused = 0;    // no room beside what is pinned or needed, or no parent
-    std::uint64_t dropped = 0;    // with drop(): corrupt
+    std::uint64_t refused = 0;  // no room beside what is pinned or needed, or no parent
+    std::uint64_t dropped = 0;  // with drop(): corrupt
 };
 
 class PrefixStore {
@@ -33,17 +34,18 @@ class PrefixStore {
     const std::string* find(const model::BlockKey& key) const;
     bool contains(const model::BlockKey& key) const { return find(key) != nullptr; }
 
-    // Stores block `index` of `chain`. False (and nothing is changed) when its parent is absent or room cannot be made;
-    // true without a copy when it is here already.
+    // Stores block `index` of `chain`. False (and nothing is changed) when its parent is absent or
+    // room cannot be made; true without a copy when it is here already.
     bool put(std::span<const model::BlockKey> chain, std::uint32_t index, std::string bytes);
     // Marks the blocks of `chain` that are here as just used.
     void touch(std::span<const model::BlockKey> chain);
     // Removes a block and everything that hangs on it, pinned or not.
     void drop(const model::BlockKey& key);
 
-    // Pinned blocks stay. Each pin is undone by one unpin of the same span; absent blocks are passed over by both, so
-    // a span must be pinned after it was stored.
-    std::uint32_t pin(std::span<const model::BlockKey> chain);    // how many, from the start, were there
+    // Pinned blocks stay. Each pin is undone by one unpin of the same span; absent blocks are
+    // passed over by both, so a span must be pinned after it was stored.
+    std::uint32_t pin(
+        std::span<const model::BlockKey> chain);  // how many, from the start, were there
     void unpin(std::span<const model::BlockKey> chain);
 
     ByteCount bytes() const { return bytes_; }
@@ -67,7 +69,7 @@ class PrefixStore {
     ByteCount capacity_;
     ByteCount bytes_ = 0;
     Map entries_;
-    std::list<model::BlockKey> order_;    // most recently used first
+    std::list<model::BlockKey> order_;  // most recently used first
     PrefixStoreStats stats_;
 };
 

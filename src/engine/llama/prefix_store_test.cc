@@ -37,7 +37,7 @@ TEST(PrefixStore, MatchesTheContiguousPrefix) {
     EXPECT_TRUE(fill(s, c, 3));
     EXPECT_EQ(s.match(c), 3u);
     EXPECT_EQ(s.bytes(), 30u);
-    EXPECT_TRUE(s.put(c, 2, std::string(10, 'y')));    // it is here already: unchanged
+    EXPECT_TRUE(s.put(c, 2, std::string(10, 'y')));  // it is here already: unchanged
     EXPECT_EQ(*s.find(c[2]), std::string(10, 'x'));
     EXPECT_EQ(s.find(c[4]), nullptr);
     s.drop(c[1]);
@@ -52,7 +52,7 @@ TEST(PrefixStore, EvictsTheTailOfTheOldestBeforeItsHead) {
     const auto b = chain(2, 3);
     fill(s, a, 3);
     fill(s, b, 3);
-    s.touch(a);    // b is the oldest now
+    s.touch(a);  // b is the oldest now
     const auto c = chain(3, 2);
     EXPECT_TRUE(fill(s, c, 2));
     EXPECT_EQ(s.match(a), 3u);
@@ -81,7 +81,9 @@ TEST(PrefixStore, RandomOperationsKeepThePromises) {
     // A tree: chain c shares its first blocks with chain c - 1.
     for (std::uint8_t c = 1; c <= 8; ++c) {
         auto mine = chain(c, 6);
-        if (c > 1) std::copy_n(chains[static_cast<std::uint8_t>(c - 1)].begin(), prng.below(5), mine.begin());
+        if (c > 1)
+            std::copy_n(chains[static_cast<std::uint8_t>(c - 1)].begin(), prng.below(5),
+                        mine.begin());
         chains[c] = mine;
     }
     std::vector<std::vector<BlockKey>> pinned;
@@ -89,8 +91,12 @@ TEST(PrefixStore, RandomOperationsKeepThePromises) {
         const auto& c = chains[static_cast<std::uint8_t>(1 + prng.below(8))];
         const auto index = static_cast<std::uint32_t>(prng.below(c.size()));
         switch (prng.below(10)) {
-            case 0: s.touch(c); break;
-            case 1: s.drop(c[index]); break;
+            case 0:
+                s.touch(c);
+                break;
+            case 1:
+                s.drop(c[index]);
+                break;
             case 2:
                 if (pinned.size() < 2) {
                     pinned.push_back({c.begin(), c.begin() + s.match(c)});

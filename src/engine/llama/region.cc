@@ -14,16 +14,21 @@ namespace nereid::engine::llama {
 Result<Region> Region::map(const std::string& path, ByteCount size) {
     const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
     if (fd < 0) return err(Code::kIo, fmt::format("KV region {}: {}", path, std::strerror(errno)));
-    struct stat st {};
-    const bool fits = ::fstat(fd, &st) == 0 && size != 0 && static_cast<ByteCount>(st.st_size) >= size;
+    struct stat st{};
+    const bool fits =
+        ::fstat(fd, &st) == 0 && size != 0 && static_cast<ByteCount>(st.st_size) >= size;
     if (!fits) {
         ::close(fd);
-        return err(Code::kInvalidArgument, fmt::format("KV region {}: {} bytes wanted, the file has {}", path, size, st.st_size));
+        return err(
+            Code::kInvalidArgument,
+            fmt::format("KV region {}: {} bytes wanted, the file has {}", path, size, st.st_size));
     }
-    void* at = ::mmap(nullptr, static_cast<std::size_t>(size), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    void* at =
+        ::mmap(nullptr, static_cast<std::size_t>(size), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     const int error = errno;
     ::close(fd);
-    if (at == MAP_FAILED) return err(Code::kIo, fmt::format("KV region {}: mmap: {}", path, std::strerror(error)));
+    if (at == MAP_FAILED)
+        return err(Code::kIo, fmt::format("KV region {}: mmap: {}", path, std::strerror(error)));
     Region region;
     region.at_ = static_cast<std::uint8_t*>(at);
     region.size_ = size;
@@ -43,7 +48,9 @@ Region& Region::operator=(Region&& other) noexcept {
 Result<std::span<std::uint8_t>> Region::range(ByteCount offset, ByteCount length) const {
     if (at_ == nullptr) return err(Code::kConflict, "no KV region is mapped");
     if (offset > size_ || length > size_ - offset) {
-        return err(Code::kInvalidArgument, fmt::format("KV region: {} bytes at {} are outside its {}", length, offset, size_));
+        return err(
+            Code::kInvalidArgument,
+            fmt::format("KV region: {} bytes at {} are outside its {}", length, offset, size_));
     }
     return std::span<std::uint8_t>(at_ + offset, static_cast<std::size_t>(length));
 }

@@ -11,9 +11,9 @@
 #include <mutex>
 #include <string_view>
 
+#include <ggml-backend.h>
+#include <llama.h>
 #include "base/check.h"
-#include "ggml-backend.h"
-#include "llama.h"
 
 // libomp's, on which ggml's threads run. How long a thread spins at a barrier before it sleeps.
 extern "C" void kmp_set_blocktime(int milliseconds);
@@ -69,7 +69,7 @@ struct Capture {
             capture.look(node);
             for (ggml_tensor* source : node->src) capture.look(source);
         }
-        return false;    // no node's data is needed
+        return false;  // no node's data is needed
     }
     void look(ggml_tensor* t) {
         if (t == nullptr) return;
@@ -86,8 +86,12 @@ struct CacheTensor {
 
 class LlamaRuntime final : public Runtime {
   public:
-    LlamaRuntime(std::unique_ptr<llama_model, FreeModel> model, std::uint32_t streams, std::uint32_t max_rows)
-        : model_(std::move(model)), streams_(streams), max_rows_(max_rows), batch_(static_cast<std::int32_t>(max_rows)),
+    LlamaRuntime(std::unique_ptr<llama_model, FreeModel> model, std::uint32_t streams,
+                 std::uint32_t max_rows)
+        : model_(std::move(model)),
+          streams_(streams),
+          max_rows_(max_rows),
+          batch_(static_cast<std::int32_t>(max_rows)),
           length_(streams, 0) {}
 
     Result<void> create_context(const LlamaOptions& options, TokenCount context_tokens);
@@ -111,7 +115,8 @@ class LlamaRuntime final : public Runtime {
     DecodeStatus decode(std::span<const Row> rows) override;
     std::span<const float> logits(std::size_t index) override;
     void truncate(std::uint32_t stream, TokenCount from) override;
-    void read_rows(std::uint32_t stream, TokenCount first, TokenCount count, std::span<std::uint8_t> out) const override;
+    void read_rows(std::uint32_t stream, TokenCount first, TokenCount count,
+                   std::span<std::uint8_t> out) const override;
     bool restore(std::uint32_t stream, std::span<const BlockView> blocks) override;
 
   private:
@@ -121,7 +126,7 @@ class LlamaRuntime final : public Runtime {
     void reread_length(std::uint32_t stream);
 
     std::unique_ptr<llama_model, FreeModel> model_;
-    Capture capture_;    // outlives the context
+    Capture capture_;  // outlives the context
     std::unique_ptr<llama_context, FreeContext> context_;
     std::uint32_t streams_;
     std::uint32_t max_rows_;
@@ -131,7 +136,7 @@ class LlamaRuntime final : public Runtime {
     KvGeometry geometry_;
     std::vector<CacheTensor> cache_;
     bool spinning_ = true;
-    std::string state_;    // scratch of restore()
+    std::string state_;  // scratch of restore()
 };
 
 Result<void> LlamaRuntime::create_context(const LlamaOptions& options, TokenCount context_tokens) {
@@ -142,7 +147,8 @@ Result<void> LlamaRuntime::create_context(const LlamaOptions& options, TokenCoun
     p.n_seq_max = streams_;
     p.n_threads = static_cast<std::int32_t>(options.threads);
     p.n_threads_batch = p.n_threads;
-    p.flash_attn_type = options.flash_attention ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
+    p.flash_attn_type =
+        options.flash_attention ? LLAMA_FLASH_ATTN_TYPE_ENABLED : LLAMA_FLASH_ATTN_TYPE_DISABLED;
     p.type_k = p.type_v = options.kv_type == KvType::kF16 ? GGML_TYPE_F16 : GGML_TYPE_Q8_0;
     p.kv_unified = false;
     p.no_perf = true;
@@ -150,10 +156,12 @@ Result<void> LlamaRuntime::create_context(const LlamaOptions& options, TokenCoun
     p.cb_eval_user_data = &capture_;
     context_.reset(llama_init_from_model(model_.get(), p));
     if (context_ == nullptr) {
-        return err(Code::kConfig,
-                   fmt::format("engine: llama.cpp makes no context of {} sequences x {} tokens (llama.cpp: {}). Mend: less "
-                               "engine.parallel or engine.context_tokens, or another engine.kv_type",
-                               streams_, context_tokens, recent_llama_log()));
+        return err(
+            Code::kConfig,
+            fmt::format("engine: llama.cpp makes no context of {} sequences x {} tokens "
+                        "(llama.cpp: {}). Mend: less "
+                        "engine.parallel or engine.context_tokens, or another engine.kv_type",
+                        streams_, context_tokens, recent_llama_log()));
     }
     return {};
 }
@@ -165,7 +173,8 @@ void LlamaRuntime::read_facts() {
     facts_.build = llama_print_system_info();
     facts_.vocab_size = static_cast<std::uint32_t>(llama_vocab_n_tokens(vocab()));
     facts_.embedding_width = static_cast<std::uint32_t>(llama_model_n_embd(model_.get()));
-    facts_.trained_context = static_cast<TokenCount>(std::max(llama_model_n_ctx_train(model_.get()), 0));
+    facts_.trained_context =
+        static_cast<TokenCount>(std::max(llama_model_n_ctx_train(model_.get()), 0));
     for (TokenId id = 0; id < static_cast<TokenId>(facts_.vocab_size); ++id) {
         if (llama_vocab_is_eog(vocab(), id)) facts_.end_ids.push_back(id);
     }
@@ -175,7 +184,10 @@ void LlamaRuntime::read_facts() {
 void LlamaRuntime::find_cache() {
     std::vector<Row> rows(kBlockTokens);
     for (TokenCount i = 0; i < kBlockTokens; ++i) {
-        rows[i] = {.token = static_cast<TokenId>(i % facts_.vocab_size), .position = i, .stream = 0, .logits = i + 1 == kBlockTokens};
+        rows[i] = {.token = static_cast<TokenId>(i % facts_.vocab_size),
+                   .position = i,
+                   .stream = 0,
+                   .logits = i + 1 == kBlockTokens};
     }
     const bool ran = decode(rows) == DecodeStatus::kOk;
     capture_.done = true;
@@ -197,11 +209,13 @@ bool LlamaRuntime::build_geometry() {
             by_layer[static_cast<std::uint32_t>(std::stoul(name.substr(prefix.size())))] = tensor;
         }
         for (const auto& [layer, t] : by_layer) {
-            const bool usable = t->buffer != nullptr && ggml_backend_buffer_is_host(t->buffer) && t->data != nullptr &&
+            const bool usable = t->buffer != nullptr && ggml_backend_buffer_is_host(t->buffer) &&
+                                t->data != nullptr &&
                                 t->ne[1] == static_cast<std::int64_t>(stream_capacity()) &&
                                 t->ne[2] == static_cast<std::int64_t>(streams_);
             if (!usable) return false;
-            geometry_.tensors.push_back({layer, value, static_cast<std::int32_t>(t->type), t->nb[1]});
+            geometry_.tensors.push_back(
+                {layer, value, static_cast<std::int32_t>(t->type), t->nb[1]});
             cache_.push_back({static_cast<const std::uint8_t*>(t->data), t->nb[1], t->nb[2]});
         }
     }
@@ -214,23 +228,27 @@ bool LlamaRuntime::matches_own_export() {
     const std::size_t size = llama_state_seq_get_size_ext(context_.get(), 0, 0);
     std::string theirs(size, '\0');
     auto* bytes = reinterpret_cast<std::uint8_t*>(theirs.data());
-    if (size < 8 || llama_state_seq_get_data_ext(context_.get(), bytes, size, 0, 0) != size) return false;
+    if (size < 8 || llama_state_seq_get_data_ext(context_.get(), bytes, size, 0, 0) != size)
+        return false;
     std::memcpy(&geometry_.state_magic, theirs.data(), sizeof geometry_.state_magic);
     std::vector<std::uint8_t> rows(kBlockTokens * geometry_.token_bytes());
     read_rows(0, 0, kBlockTokens, rows);
-    const BlockView view{.key = {}, .first_token = 0, .tokens = kBlockTokens, .rows = rows, .size = 0};
+    const BlockView view{
+        .key = {}, .first_token = 0, .tokens = kBlockTokens, .rows = rows, .size = 0};
     std::string ours;
     assemble_state(geometry_, {&view, 1}, ours);
     return ours == theirs;
 }
 
-// llama.cpp zeroes the whole cache when it makes the context, which commits the memory of all streams at full length.
-// Dropped pages of an anonymous private mapping read as zeros again, so memory is committed as it is used.
+// llama.cpp zeroes the whole cache when it makes the context, which commits the memory of all
+// streams at full length. Dropped pages of an anonymous private mapping read as zeros again, so
+// memory is committed as it is used.
 void LlamaRuntime::return_unused_pages() {
     constexpr std::uintptr_t kPage = 4096;
     for (const auto& t : cache_) {
         const auto first = (reinterpret_cast<std::uintptr_t>(t.base) + kPage - 1) / kPage * kPage;
-        const auto last = (reinterpret_cast<std::uintptr_t>(t.base) + t.stream_bytes * streams_) / kPage * kPage;
+        const auto last =
+            (reinterpret_cast<std::uintptr_t>(t.base) + t.stream_bytes * streams_) / kPage * kPage;
         if (last > first) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
     }
 }
@@ -258,15 +276,20 @@ DecodeStatus LlamaRuntime::decode(std::span<const Row> rows) {
         }
     }
     switch (rc) {
-        case 0: return DecodeStatus::kOk;
-        case 1: return DecodeStatus::kNoSlot;
-        case 2: return DecodeStatus::kAborted;
-        default: return DecodeStatus::kFailed;
+        case 0:
+            return DecodeStatus::kOk;
+        case 1:
+            return DecodeStatus::kNoSlot;
+        case 2:
+            return DecodeStatus::kAborted;
+        default:
+            return DecodeStatus::kFailed;
     }
 }
 
 void LlamaRuntime::reread_length(std::uint32_t stream) {
-    const auto last = llama_memory_seq_pos_max(llama_get_memory(context_.get()), static_cast<llama_seq_id>(stream));
+    const auto last = llama_memory_seq_pos_max(llama_get_memory(context_.get()),
+                                               static_cast<llama_seq_id>(stream));
     length_[stream] = static_cast<TokenCount>(last + 1);
 }
 
@@ -278,11 +301,13 @@ std::span<const float> LlamaRuntime::logits(std::size_t index) {
 
 void LlamaRuntime::truncate(std::uint32_t stream, TokenCount from) {
     if (length_[stream] <= from) return;
-    llama_memory_seq_rm(llama_get_memory(context_.get()), static_cast<llama_seq_id>(stream), static_cast<llama_pos>(from), -1);
+    llama_memory_seq_rm(llama_get_memory(context_.get()), static_cast<llama_seq_id>(stream),
+                        static_cast<llama_pos>(from), -1);
     length_[stream] = from;
 }
 
-void LlamaRuntime::read_rows(std::uint32_t stream, TokenCount first, TokenCount count, std::span<std::uint8_t> out) const {
+void LlamaRuntime::read_rows(std::uint32_t stream, TokenCount first, TokenCount count,
+                             std::span<std::uint8_t> out) const {
     CHECK(first + count <= length_[stream] && out.size() == count * geometry_.token_bytes());
     std::uint8_t* to = out.data();
     for (const auto& t : cache_) {
@@ -298,7 +323,8 @@ bool LlamaRuntime::restore(std::uint32_t stream, std::span<const BlockView> bloc
     assemble_state(geometry_, blocks, state_);
     const auto* bytes = reinterpret_cast<const std::uint8_t*>(state_.data());
     const auto id = static_cast<llama_seq_id>(stream);
-    const bool ok = llama_state_seq_set_data_ext(context_.get(), bytes, state_.size(), id, 0) == state_.size();
+    const bool ok =
+        llama_state_seq_set_data_ext(context_.get(), bytes, state_.size(), id, 0) == state_.size();
     reread_length(stream);
     if (!ok) truncate(stream, 0);
     return ok;
@@ -330,13 +356,18 @@ Result<std::unique_ptr<Runtime>> Runtime::open(const LlamaOptions& options, std:
     std::unique_ptr<llama_model, FreeModel> model(
         llama_model_load_from_file(options.model_path.c_str(), llama_model_default_params()));
     if (model == nullptr) {
-        return err(Code::kConfig, fmt::format("engine.model \"{}\": llama.cpp does not load it ({}). Mend: give a model of an "
-                                              "architecture that llama.cpp v0.5.0 knows",
-                                              options.model_path, recent_llama_log()));
+        return err(
+            Code::kConfig,
+            fmt::format(
+                "engine.model \"{}\": llama.cpp does not load it ({}). Mend: give a model of an "
+                "architecture that llama.cpp v0.5.0 knows",
+                options.model_path, recent_llama_log()));
     }
     const auto trained = static_cast<TokenCount>(std::max(llama_model_n_ctx_train(model.get()), 1));
-    const TokenCount context = context_tokens != 0 ? context_tokens : std::min<TokenCount>(trained, 8192);
-    auto runtime = std::make_unique<LlamaRuntime>(std::move(model), streams, std::max(options.ubatch, streams));
+    const TokenCount context =
+        context_tokens != 0 ? context_tokens : std::min<TokenCount>(trained, 8192);
+    auto runtime = std::make_unique<LlamaRuntime>(std::move(model), streams,
+                                                  std::max(options.ubatch, streams));
     // One spare cell per stream: a padding row may have to go behind a sequence of full length.
     TRY_VOID(runtime->create_context(options, context + 1));
     runtime->read_facts();

@@ -1,13 +1,15 @@
 // Runtime: llama.cpp's model and context behind an interface that cannot kill the process.
 //
-// It guards what llama.cpp asserts on (rows per call, token ids, stream numbers, positions), silences its log into a
-// ring that errors quote, and gives access to the rows of the KV cache, which the C API only exports a whole sequence
-// at a time. One thread. Each stream (sequence) has a cache of its own (kv_unified = false): token i of a stream is
-// always in cell i, which the determinism rule needs (README).
+// It guards what llama.cpp asserts on (rows per call, token ids, stream numbers, positions),
+// silences its log into a ring that errors quote, and gives access to the rows of the KV cache,
+// which the C API only exports a whole sequence at a time. One thread. Each stream (sequence) has a
+// cache of its own (kv_unified = false): token i of a stream is always in cell i, which the
+// determinism rule needs (README).
 //
-// Rows of the cache are reached through the context's evaluation callback, which shows the graph's tensors once; open()
-// then compares what it reads there with llama.cpp's own export of the same sequence and gives the access up
-// (blocks() == false) unless they are the same bytes: recurrent models, sliding windows, V transposed.
+// Rows of the cache are reached through the context's evaluation callback, which shows the graph's
+// tensors once; open() then compares what it reads there with llama.cpp's own export of the same
+// sequence and gives the access up (blocks() == false) unless they are the same bytes: recurrent
+// models, sliding windows, V transposed.
 #pragma once
 
 #include <cstdint>
@@ -35,18 +37,18 @@ struct Row {
 
 enum class DecodeStatus : std::uint8_t {
     kOk,
-    kNoSlot,      // nothing was applied
-    kAborted,     // some rows may have been applied: truncate the streams
-    kFailed,      // llama.cpp refused or failed; the context is suspect
+    kNoSlot,   // nothing was applied
+    kAborted,  // some rows may have been applied: truncate the streams
+    kFailed,   // llama.cpp refused or failed; the context is suspect
 };
 
 struct ModelFacts {
-    std::string description;    // "llama 135M Q4_1"
-    std::string build;          // llama.cpp's version and the CPU features it runs with
+    std::string description;  // "llama 135M Q4_1"
+    std::string build;        // llama.cpp's version and the CPU features it runs with
     std::uint32_t vocab_size = 0;
     std::uint32_t embedding_width = 0;
     TokenCount trained_context = 0;
-    std::vector<TokenId> end_ids;    // every id that ends a generation, ascending
+    std::vector<TokenId> end_ids;  // every id that ends a generation, ascending
 };
 
 class Runtime {
@@ -73,14 +75,18 @@ class Runtime {
     virtual void truncate(std::uint32_t stream, TokenCount from) = 0;
     virtual TokenCount length(std::uint32_t stream) const = 0;
 
-    // Whether ggml's threads spin (on free cores) or sleep (on shared ones) while they wait for one another.
+    // Whether ggml's threads spin (on free cores) or sleep (on shared ones) while they wait for one
+    // another.
     virtual void wait_by_spinning(bool spin) = 0;
 
     virtual bool blocks() const = 0;
     virtual const KvGeometry& geometry() const = 0;
-    // Copies the rows of tokens [first, first + count) of the stream in block order. Precondition: blocks(), they are there.
-    virtual void read_rows(std::uint32_t stream, TokenCount first, TokenCount count, std::span<std::uint8_t> out) const = 0;
-    // Replaces the stream's content by these blocks. False: llama.cpp refused; the stream is empty then.
+    // Copies the rows of tokens [first, first + count) of the stream in block order. Precondition:
+    // blocks(), they are there.
+    virtual void read_rows(std::uint32_t stream, TokenCount first, TokenCount count,
+                           std::span<std::uint8_t> out) const = 0;
+    // Replaces the stream's content by these blocks. False: llama.cpp refused; the stream is empty
+    // then.
     virtual bool restore(std::uint32_t stream, std::span<const BlockView> blocks) = 0;
 };
 

@@ -14,13 +14,14 @@ namespace {
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 constexpr std::size_t kLanes = 16;
 
-// exp(x) for x <= 0, relative error below 2e-7 (Cephes' expf: range reduction by ln 2 in two parts, then a polynomial
-// of degree 6). Branch-free so that the loops over the vocabulary vectorise; the same bits with every compiler since
-// nothing is contracted. Below -87 the result is flushed to 0.
+// exp(x) for x <= 0, relative error below 2e-7 (Cephes' expf: range reduction by ln 2 in two parts,
+// then a polynomial of degree 6). Branch-free so that the loops over the vocabulary vectorise; the
+// same bits with every compiler since nothing is contracted. Below -87 the result is flushed to 0.
 inline float exp_negative(float x) {
     const float clamped = x < -87.0f ? -87.0f : x;
     const float scaled = clamped * 1.44269504088896341f;
-    const float n = static_cast<float>(static_cast<std::int32_t>(scaled - 0.5f));    // rounds to nearest for x <= 0
+    const float n = static_cast<float>(
+        static_cast<std::int32_t>(scaled - 0.5f));  // rounds to nearest for x <= 0
     const float r = (clamped - n * 0.693359375f) - n * -2.12194440e-4f;
     float p = 1.9875691500e-4f;
     p = p * r + 1.3981999507e-3f;
@@ -48,14 +49,15 @@ float greatest(std::span<const float> x) {
     return best;
 }
 
-// out[i] = exp((x[i] - max) * inverse_temperature); returns the sum, in an order that does not depend on the compiler.
+// out[i] = exp((x[i] - max) * inverse_temperature); returns the sum, in an order that does not
+// depend on the compiler.
 double weigh(std::span<const float> x, float max, float inverse_temperature, std::span<float> out) {
     std::array<double, kLanes> lane{};
     std::size_t i = 0;
     for (; i + kLanes <= x.size(); i += kLanes) {
         for (std::size_t k = 0; k < kLanes; ++k) {
             const float d = (x[i + k] - max) * inverse_temperature;
-            const float e = d <= 0.0f ? exp_negative(d) : 0.0f;    // NaN: 0
+            const float e = d <= 0.0f ? exp_negative(d) : 0.0f;  // NaN: 0
             out[i + k] = e;
             lane[k] += static_cast<double>(e);
         }
@@ -99,8 +101,9 @@ double log_sum_exp(std::span<const float> logits) {
     return static_cast<double>(max) + std::log(sum);
 }
 
-std::vector<model::TopToken> top_logprobs(std::span<const float> logits, double lse, std::uint32_t n) {
-    std::vector<model::TopToken> heap;    // the worst kept entry is at the front
+std::vector<model::TopToken> top_logprobs(std::span<const float> logits, double lse,
+                                          std::uint32_t n) {
+    std::vector<model::TopToken> heap;  // the worst kept entry is at the front
     const auto better = [](const model::TopToken& a, const model::TopToken& b) {
         return a.logprob != b.logprob ? a.logprob > b.logprob : a.id < b.id;
     };
@@ -120,8 +123,8 @@ std::vector<model::TopToken> top_logprobs(std::span<const float> logits, double 
     return heap;
 }
 
-Sampler::Sampler(const model::SamplingParams& params, std::uint64_t seed, std::span<const TokenId> prompt,
-                 std::uint32_t vocab_size)
+Sampler::Sampler(const model::SamplingParams& params, std::uint64_t seed,
+                 std::span<const TokenId> prompt, std::uint32_t vocab_size)
     : temperature_(params.temperature.value_or(1.0)),
       top_p_(params.top_p.value_or(1.0)),
       min_p_(params.min_p.value_or(0.0)),
@@ -131,7 +134,9 @@ Sampler::Sampler(const model::SamplingParams& params, std::uint64_t seed, std::s
       repetition_(params.repetition_penalty.value_or(1.0)),
       seed_(params.seed.value_or(seed)),
       bias_(params.logit_bias) {
-    std::erase_if(bias_, [&](const auto& b) { return b.first < 0 || static_cast<std::uint32_t>(b.first) >= vocab_size; });
+    std::erase_if(bias_, [&](const auto& b) {
+        return b.first < 0 || static_cast<std::uint32_t>(b.first) >= vocab_size;
+    });
     if (top_k_ >= vocab_size) top_k_ = 0;
     if (frequency_ != 0.0 || presence_ != 0.0 || repetition_ != 1.0) {
         seen_.resize(vocab_size);
@@ -186,7 +191,7 @@ TokenId Sampler::sample_all(std::span<const float> logits, double u) {
         last = static_cast<TokenId>(i);
         if (sum > target) break;
     }
-    return last;    // rounding may leave the target just above the sum: the last possible token
+    return last;  // rounding may leave the target just above the sum: the last possible token
 }
 
 // Candidates with the top_k_ greatest logits not below `floor`.
@@ -218,31 +223,35 @@ TokenId Sampler::sample_filtered(std::span<const float> logits, double u) {
     const float max = greatest(logits);
     if (!std::isfinite(max)) return argmax(logits);
     const auto inverse = static_cast<float>(1.0 / temperature_);
-    const auto limit_of = [&](double relative) {    // the logit whose weight is `relative` of the greatest
-        return static_cast<float>(static_cast<double>(max) + std::log(relative) * temperature_);
-    };
+    const auto limit_of =
+        [&](double relative) {  // the logit whose weight is `relative` of the greatest
+            return static_cast<float>(static_cast<double>(max) + std::log(relative) * temperature_);
+        };
     const float floor = min_p_ > 0.0 ? limit_of(min_p_) : std::numeric_limits<float>::lowest();
     if (top_k_ > 0) {
         gather_top_k(logits, floor);
     } else if (top_p_ < 1.0) {
-        // All tokens below the limit together weigh less than (1 - top_p) of the sum, so the set that top_p keeps
-        // lies above it; only that part has to be sorted.
+        // All tokens below the limit together weigh less than (1 - top_p) of the sum, so the set
+        // that top_p keeps lies above it; only that part has to be sorted.
         weight_.resize(logits.size());
         double sum = weigh(logits, max, inverse, weight_);
         if (min_p_ > 0.0) {
             sum = 0;
-            for (std::size_t i = 0; i < logits.size(); ++i) sum += logits[i] >= floor ? static_cast<double>(weight_[i]) : 0.0;
+            for (std::size_t i = 0; i < logits.size(); ++i)
+                sum += logits[i] >= floor ? static_cast<double>(weight_[i]) : 0.0;
         }
         const double limit = (1.0 - top_p_) * sum / static_cast<double>(logits.size());
         candidates_.clear();
         for (std::size_t i = 0; i < logits.size(); ++i) {
-            if (logits[i] >= floor && (static_cast<double>(weight_[i]) > limit || logits[i] == max)) {
+            if (logits[i] >= floor &&
+                (static_cast<double>(weight_[i]) > limit || logits[i] == max)) {
                 candidates_.push_back({logits[i], static_cast<TokenId>(i)});
             }
         }
-        std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
-            return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
-        });
+        std::sort(candidates_.begin(), candidates_.end(),
+                  [](const Candidate& a, const Candidate& b) {
+                      return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+                  });
         double mass = 0;
         std::size_t keep = 0;
         while (keep < candidates_.size()) {

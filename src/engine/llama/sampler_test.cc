@@ -40,9 +40,11 @@ struct Naive {
             auto& x = v[static_cast<std::size_t>(t)];
             const double r = p.repetition_penalty.value_or(1.0);
             x = x > 0 ? x / r : x * r;
-            if (n > 0) x -= n * p.frequency_penalty.value_or(0.0) + p.presence_penalty.value_or(0.0);
+            if (n > 0)
+                x -= n * p.frequency_penalty.value_or(0.0) + p.presence_penalty.value_or(0.0);
         }
-        for (const auto& [t, b] : p.logit_bias) v[static_cast<std::size_t>(t)] += static_cast<double>(b);
+        for (const auto& [t, b] : p.logit_bias)
+            v[static_cast<std::size_t>(t)] += static_cast<double>(b);
         return v;
     }
     // (token, probability) of what may be sampled, most probable first.
@@ -57,7 +59,8 @@ struct Naive {
         std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
             return a.second != b.second ? a.second > b.second : a.first < b.first;
         });
-        if (p.top_k.value_or(0) > 0) all.resize(std::min<std::size_t>(all.size(), static_cast<std::size_t>(*p.top_k)));
+        if (p.top_k.value_or(0) > 0)
+            all.resize(std::min<std::size_t>(all.size(), static_cast<std::size_t>(*p.top_k)));
         double sum = 0;
         for (const auto& a : all) sum += a.second;
         double mass = 0;
@@ -82,7 +85,8 @@ SamplingParams random_params(Prng& prng, std::size_t vocab) {
     if (prng.chance(0.3)) p.presence_penalty = prng.uniform() * 2 - 1;
     if (prng.chance(0.3)) p.repetition_penalty = 0.7 + prng.uniform();
     for (int i = 0; i < 3 && prng.chance(0.3); ++i) {
-        p.logit_bias.emplace_back(static_cast<TokenId>(prng.below(vocab)), static_cast<float>(prng.uniform() * 8 - 4));
+        p.logit_bias.emplace_back(static_cast<TokenId>(prng.below(vocab)),
+                                  static_cast<float>(prng.uniform() * 8 - 4));
     }
     return p;
 }
@@ -95,7 +99,8 @@ TEST(Sampler, GreedyIsTheLowestIdOfTheGreatest) {
         EXPECT_EQ(argmax(logits), expected);
         SamplingParams p;
         p.temperature = 0;
-        EXPECT_EQ(Sampler(p, 1, {}, static_cast<std::uint32_t>(logits.size())).sample(logits, 0), expected);
+        EXPECT_EQ(Sampler(p, 1, {}, static_cast<std::uint32_t>(logits.size())).sample(logits, 0),
+                  expected);
     }
 }
 
@@ -107,25 +112,31 @@ TEST(Sampler, OddRowsDoNotBreakIt) {
     EXPECT_EQ(argmax(std::vector<float>(40, -kInf)), 0);
     SamplingParams p;
     p.temperature = 1;
-    for (const std::vector<float>& row : {std::vector<float>(40, nan), std::vector<float>(40, -kInf), std::vector<float>{nan, 2, -kInf}}) {
+    for (const std::vector<float>& row :
+         {std::vector<float>(40, nan), std::vector<float>(40, -kInf),
+          std::vector<float>{nan, 2, -kInf}}) {
         for (const bool filtered : {false, true}) {
             if (filtered) p.top_p = 0.9;
-            const TokenId t = Sampler(p, 1, {}, static_cast<std::uint32_t>(row.size())).sample(row, 0);
+            const TokenId t =
+                Sampler(p, 1, {}, static_cast<std::uint32_t>(row.size())).sample(row, 0);
             EXPECT_TRUE(row.size() == 3 ? t == 1 : t == 0);
         }
         p.top_p.reset();
     }
 }
 
-// Whatever is sampled is in the naive set, and each u picks the same token as the naive cumulative sum in its order.
+// Whatever is sampled is in the naive set, and each u picks the same token as the naive cumulative
+// sum in its order.
 TEST(Sampler, EqualsTheNaiveDefinition) {
     Prng prng(2);
     int compared = 0;
     for (int round = 0; round < 3000; ++round) {
         const std::size_t vocab = 2 + prng.below(60);
         Naive naive{random_params(prng, vocab)};
-        for (std::size_t i = prng.below(5); i > 0; --i) naive.prompt.push_back(static_cast<TokenId>(prng.below(vocab)));
-        Sampler sampler(naive.p, static_cast<std::uint64_t>(round) + 1, naive.prompt, static_cast<std::uint32_t>(vocab));
+        for (std::size_t i = prng.below(5); i > 0; --i)
+            naive.prompt.push_back(static_cast<TokenId>(prng.below(vocab)));
+        Sampler sampler(naive.p, static_cast<std::uint64_t>(round) + 1, naive.prompt,
+                        static_cast<std::uint32_t>(vocab));
         for (std::size_t i = prng.below(5); i > 0; --i) {
             const auto t = static_cast<TokenId>(prng.below(vocab));
             ++naive.output[t];
@@ -134,11 +145,13 @@ TEST(Sampler, EqualsTheNaiveDefinition) {
         const auto logits = random_logits(prng, vocab, false);
         const auto kept = naive.kept(logits);
         const TokenId got = sampler.sample(logits, 5);
-        const bool filtered = naive.p.top_k.value_or(0) > 0 || naive.p.top_p.has_value() || naive.p.min_p.value_or(0) > 0;
+        const bool filtered = naive.p.top_k.value_or(0) > 0 || naive.p.top_p.has_value() ||
+                              naive.p.min_p.value_or(0) > 0;
         auto order = kept;
         if (!filtered || naive.p.top_k.value_or(0) >= static_cast<std::int32_t>(vocab)) {
             // Without top_k, top_p and min_p the cumulative sum runs over ids.
-            if (!naive.p.top_p.has_value() && naive.p.min_p.value_or(0) <= 0) std::sort(order.begin(), order.end());
+            if (!naive.p.top_p.has_value() && naive.p.min_p.value_or(0) <= 0)
+                std::sort(order.begin(), order.end());
         }
         const double u = keyed_uniform(static_cast<std::uint64_t>(round) + 1, 5);
         double mass = 0;
@@ -146,7 +159,7 @@ TEST(Sampler, EqualsTheNaiveDefinition) {
         bool close = false;
         for (const auto& [t, w] : order) {
             mass += w;
-            close = close || std::abs(mass - u) < 1e-5;    // float weights may fall on the other side
+            close = close || std::abs(mass - u) < 1e-5;  // float weights may fall on the other side
             if (mass > u) {
                 expected = t;
                 break;
@@ -175,7 +188,7 @@ TEST(Sampler, FrequenciesFollowTheDistribution) {
         chi += (count[t] - e) * (count[t] - e) / e;
     }
     EXPECT_EQ(count.size(), kept.size());
-    EXPECT_LT(chi, 25.0);    // 4 degrees of freedom; the seed is fixed
+    EXPECT_LT(chi, 25.0);  // 4 degrees of freedom; the seed is fixed
 }
 
 TEST(Sampler, DependsOnSeedAndPositionOnly) {
@@ -205,12 +218,14 @@ TEST(Logprobs, EqualTheNaiveSoftmax) {
         const auto n = static_cast<std::uint32_t>(prng.below(25));
         const auto top = top_logprobs(logits, lse, n);
         std::vector<std::pair<float, TokenId>> all;
-        for (std::size_t i = 0; i < logits.size(); ++i) all.emplace_back(-logits[i], static_cast<TokenId>(i));
+        for (std::size_t i = 0; i < logits.size(); ++i)
+            all.emplace_back(-logits[i], static_cast<TokenId>(i));
         std::sort(all.begin(), all.end());
         ASSERT_EQ(top.size(), std::min<std::size_t>(n, logits.size()));
         for (std::size_t i = 0; i < top.size(); ++i) {
             EXPECT_EQ(top[i].id, all[i].second);
-            EXPECT_NEAR(static_cast<double>(top[i].logprob), -static_cast<double>(all[i].first) - lse, 1e-5);
+            EXPECT_NEAR(static_cast<double>(top[i].logprob),
+                        -static_cast<double>(all[i].first) - lse, 1e-5);
         }
     }
     EXPECT_EQ(log_sum_exp(std::vector<float>(20, -kInf)), -static_cast<double>(kInf));

@@ -7,14 +7,15 @@
 namespace nereid::engine::llama {
 namespace {
 
-constexpr double kForgetting = 0.98;    // the last 50 steps or so
+constexpr double kForgetting = 0.98;  // the last 50 steps or so
 constexpr double kPriorStrength = 0.5;
 
 std::array<double, 3> decode_features(std::uint32_t rows, TokenCount kv_tokens) {
     return {1.0, static_cast<double>(rows), static_cast<double>(kv_tokens) / 1024.0};
 }
 std::array<double, 3> prefill_features(std::uint32_t rows, TokenCount context_before) {
-    const double mean_context = static_cast<double>(context_before) + static_cast<double>(rows) / 2.0;
+    const double mean_context =
+        static_cast<double>(context_before) + static_cast<double>(rows) / 2.0;
     return {1.0, static_cast<double>(rows), static_cast<double>(rows) * mean_context / 1024.0};
 }
 Duration from_ms(double ms) { return Duration{static_cast<std::int64_t>(std::max(ms, 0.0) * 1e6)}; }
@@ -66,7 +67,8 @@ double LinearFit::predict(const std::array<double, 3>& x) const {
 }
 
 StepCost::StepCost()
-    : decode_({6.0, 1.5, 1.0}, kPriorStrength, kForgetting), prefill_({5.0, 1.5, 0.3}, kPriorStrength, kForgetting) {}
+    : decode_({6.0, 1.5, 1.0}, kPriorStrength, kForgetting),
+      prefill_({5.0, 1.5, 0.3}, kPriorStrength, kForgetting) {}
 
 Duration StepCost::decode(std::uint32_t rows, TokenCount kv_tokens) const {
     return from_ms(decode_.predict(decode_features(rows, kv_tokens)));

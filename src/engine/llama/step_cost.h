@@ -1,7 +1,7 @@
 // StepCost: what the next step will take, learnt online from the steps that were run. Pure.
 //
-// Two linear models in milliseconds, each fitted by exponentially weighted least squares (a forgetting factor per
-// observation) with a weak prior, so that the first predictions are sane:
+// Two linear models in milliseconds, each fitted by exponentially weighted least squares (a
+// forgetting factor per observation) with a weak prior, so that the first predictions are sane:
 //   decode   t = a + b * rows + c * (KV tokens read) / 1024
 //   prefill  t = a + b * rows + c * rows * (mean context) / 1024^2 * 1024
 // Coefficients are clamped to >= 0 when predicting. Cost of observe: a 3x3 solve.

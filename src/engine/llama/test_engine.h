@@ -18,19 +18,25 @@
 
 namespace nereid::engine::llama::testing {
 
-// NEREID_MODEL (set by ctest), else the place where ./dev setup puts it. Missing is a failure, not a skip.
+// NEREID_MODEL (set by ctest), else the place where ./dev setup puts it. Missing is a failure, not
+// a skip.
 inline std::string test_model() {
-    const char* given = std::getenv("NEREID_MODEL");    // tidy: allow env because ctest names the test model this way
-    const char* home = std::getenv("HOME");             // tidy: allow env because this is the default of the line above
-    std::string path = given != nullptr ? given
-                                        : std::string(home != nullptr ? home : "") +
-                                              "/.cache/nereid/models/SmolLM2-135M-Instruct.Q4_1.gguf";
-    CHECK_MSG(std::filesystem::exists(path), "the test model is missing at " + path + ". Mend: ./dev setup, or set NEREID_MODEL");
+    const char* given =
+        std::getenv("NEREID_MODEL");  // tidy: allow env because ctest names the test model this way
+    const char* home =
+        std::getenv("HOME");  // tidy: allow env because this is the default of the line above
+    std::string path = given != nullptr
+                           ? given
+                           : std::string(home != nullptr ? home : "") +
+                                 "/.cache/nereid/models/SmolLM2-135M-Instruct.Q4_1.gguf";
+    CHECK_MSG(std::filesystem::exists(path),
+              "the test model is missing at " + path + ". Mend: ./dev setup, or set NEREID_MODEL");
     return path;
 }
 
-// Small, and with one thread: with more, ggml's threads wait for one another actively, which is very slow while other
-// processes use the cores. Where the number of threads matters a test sets it.
+// Small, and with one thread: with more, ggml's threads wait for one another actively, which is
+// very slow while other processes use the cores. Where the number of threads matters a test sets
+// it.
 inline LlamaOptions small_options() {
     LlamaOptions o;
     o.model_path = test_model();
@@ -65,7 +71,8 @@ inline model::Namespace name_space(std::string_view salt) {
     return model::make_namespace(parts);
 }
 
-inline model::AddRequest request(std::uint64_t id, std::vector<TokenId> prompt, TokenCount max_tokens) {
+inline model::AddRequest request(std::uint64_t id, std::vector<TokenId> prompt,
+                                 TokenCount max_tokens) {
     model::AddRequest r;
     r.id = {id};
     r.prompt = std::move(prompt);
@@ -108,7 +115,8 @@ struct Harness {
             answers[t.id.value].logprobs.push_back(t.logprob);
         }
         for (auto& e : frame.embeddings) answers[e.id.value].embedding = std::move(e.values);
-        for (auto& p : frame.prompt_logprobs) answers[p.id.value].prompt_logprobs = std::move(p.logprobs);
+        for (auto& p : frame.prompt_logprobs)
+            answers[p.id.value].prompt_logprobs = std::move(p.logprobs);
         for (const auto& f : frame.finished) {
             EXPECT_FALSE(answers[f.id.value].finished.has_value()) << "two ends";
             answers[f.id.value].finished = f;

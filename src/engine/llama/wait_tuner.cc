@@ -13,7 +13,9 @@ void WaitTuner::Best::add(std::uint32_t new_rows, Duration t) {
     ++count;
 }
 
-Duration WaitTuner::Best::value() const { return *std::min_element(took.begin(), took.begin() + std::min(count, kSamples)); }
+Duration WaitTuner::Best::value() const {
+    return *std::min_element(took.begin(), took.begin() + std::min(count, kSamples));
+}
 
 void WaitTuner::begin_trial() {
     trial_ = true;
@@ -36,7 +38,7 @@ void WaitTuner::end_trial(bool keep) {
 
 void WaitTuner::observe(std::uint32_t rows, Duration took) {
     if (trial_) {
-        if (rows != settled_.rows) {    // no longer comparable
+        if (rows != settled_.rows) {  // no longer comparable
             trial_ = false;
             spin_ = !spin_;
             return;
@@ -49,9 +51,10 @@ void WaitTuner::observe(std::uint32_t rows, Duration took) {
     }
     const bool comparable = settled_.rows == rows && settled_.full();
     ++since_trial_;
-    if (comparable && took > settled_.value() * 3 && ++slow_ < kSlowSteps) return;    // one may be an accident
+    if (comparable && took > settled_.value() * 3 && ++slow_ < kSlowSteps)
+        return;  // one may be an accident
     if (slow_ >= kSlowSteps && since_trial_ >= kMinInterval / 2) {
-        settled_.count = 0;    // compared with what is slow now, not with better days
+        settled_.count = 0;  // compared with what is slow now, not with better days
         settled_.add(rows, took);
         slow_ = 0;
         return begin_trial();

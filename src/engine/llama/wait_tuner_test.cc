@@ -33,10 +33,11 @@ TEST(WaitTuner, SpinsOnFreeCoresAndSleepsOnBusyOnes) {
     EXPECT_LE(run(tuner, machine, 2000, 1), 60);
     EXPECT_TRUE(tuner.spin());
     machine.busy = true;
-    EXPECT_LE(run(tuner, machine, 2000, 1), 30);    // found within a few steps, then rare trials of one step
+    EXPECT_LE(run(tuner, machine, 2000, 1),
+              30);  // found within a few steps, then rare trials of one step
     EXPECT_FALSE(tuner.spin());
     machine.busy = false;
-    EXPECT_LE(run(tuner, machine, 4000, 1), 1100);    // the longest interval may have to pass first
+    EXPECT_LE(run(tuner, machine, 4000, 1), 1100);  // the longest interval may have to pass first
     EXPECT_TRUE(tuner.spin());
 }
 
@@ -56,7 +57,8 @@ TEST(WaitTuner, OneSlowStepIsNoReason) {
 TEST(WaitTuner, StepsWithOtherRowsAreNotCompared) {
     WaitTuner tuner;
     Machine machine;
-    for (std::uint32_t i = 0; i < 3000; ++i) tuner.observe(1 + i % 7, machine.step(tuner.spin(), 1 + i % 7));
+    for (std::uint32_t i = 0; i < 3000; ++i)
+        tuner.observe(1 + i % 7, machine.step(tuner.spin(), 1 + i % 7));
     EXPECT_EQ(tuner.switches(), 0u);
 }
 

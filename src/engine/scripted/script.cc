@@ -14,8 +14,10 @@ class Reader {
   public:
     explicit Reader(std::string_view name) : name_(name) {}
 
-    std::unexpected<Error> bad(const toml::node& at, std::string_view key, std::string_view what) const {
-        return err(Code::kConfig, fmt::format("{}:{}: {}: {}", name_, at.source().begin.line, key, what));
+    std::unexpected<Error> bad(const toml::node& at, std::string_view key,
+                               std::string_view what) const {
+        return err(Code::kConfig,
+                   fmt::format("{}:{}: {}: {}", name_, at.source().begin.line, key, what));
     }
     Result<std::string> text(const toml::node& n, std::string_view key) const {
         const auto v = n.value_exact<std::string>();
@@ -24,12 +26,14 @@ class Reader {
     }
     Result<std::uint32_t> count(const toml::node& n, std::string_view key) const {
         const auto v = n.value_exact<std::int64_t>();
-        if (!v.has_value() || *v < 0 || *v > 1'000'000'000) return bad(n, key, "must be a whole number of 0 or more");
+        if (!v.has_value() || *v < 0 || *v > 1'000'000'000)
+            return bad(n, key, "must be a whole number of 0 or more");
         return static_cast<std::uint32_t>(*v);
     }
     Result<Duration> milliseconds(const toml::node& n, std::string_view key) const {
         const auto v = n.value<double>();
-        if (!v.has_value() || !(*v >= 0) || *v > 1e9) return bad(n, key, "must be milliseconds of 0 or more");
+        if (!v.has_value() || !(*v >= 0) || *v > 1e9)
+            return bad(n, key, "must be milliseconds of 0 or more");
         return Duration{static_cast<std::int64_t>(*v * 1e6)};
     }
     Result<Code> code(const toml::node& n, std::string_view key) const {
@@ -81,7 +85,8 @@ Result<Rule> Reader::rule(const toml::table& table, const Script& defaults) cons
 Result<Script> parse_script(std::string_view source, std::string_view name) {
     const toml::parse_result parsed = toml::parse(source, std::string(name));
     if (!parsed) {
-        return err(Code::kConfig, fmt::format("{}:{}: {}", name, parsed.error().source().begin.line, parsed.error().description()));
+        return err(Code::kConfig, fmt::format("{}:{}: {}", name, parsed.error().source().begin.line,
+                                              parsed.error().description()));
     }
     const Reader reader(name);
     Script script;
@@ -107,7 +112,8 @@ Result<Script> parse_script(std::string_view source, std::string_view name) {
         }
     }
     if (script.context_tokens < 2 || script.parallel < 1) {
-        return err(Code::kConfig, fmt::format("{}: context must be 2 or more, parallel 1 or more", name));
+        return err(Code::kConfig,
+                   fmt::format("{}: context must be 2 or more, parallel 1 or more", name));
     }
     if (rules != nullptr) {
         for (const auto& n : *rules) {
@@ -120,8 +126,11 @@ Result<Script> parse_script(std::string_view source, std::string_view name) {
 
 Result<Script> load_script(const std::string& path) {
     std::ifstream file(path, std::ios::binary);
-    if (!file) return err(Code::kConfig, fmt::format("{}: cannot be read. Mend: the path or its permissions", path));
-    const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    if (!file)
+        return err(Code::kConfig,
+                   fmt::format("{}: cannot be read. Mend: the path or its permissions", path));
+    const std::string text((std::istreambuf_iterator<char>(file)),
+                           std::istreambuf_iterator<char>());
     return parse_script(text, path);
 }
 

@@ -2,15 +2,14 @@
 //
 //   model = "scripted"            context = 8192        parallel = 64      max_queued = 256
 //   ttft_ms = 20                  itl_ms = 5            # defaults of the rules
-//   [[rule]]                      # the first whose `contains` is part of the prompt's bytes answers; the last resort is
-//   contains = "weather"          # a rule without it, or else "Lorem ipsum" for as long as max_tokens asks
-//   text = "It rains."            # one token per byte
-//   repeat = 3                    # the text that many times; 0 = until max_tokens
-//   ttft_ms = 100                 itl_ms = 10
-//   refuse = "overloaded"         # answer with this error code instead (base/result.h)
-//   fail_at = 5                   # after 5 tokens the request ends with kInternal
-//   stall_at = 5                  # after 5 tokens nothing comes any more
-//   die_at = 5                    # after 5 tokens step() returns an error: the engine is broken
+//   [[rule]]                      # the first whose `contains` is part of the prompt's bytes
+//   answers; the last resort is contains = "weather"          # a rule without it, or else "Lorem
+//   ipsum" for as long as max_tokens asks text = "It rains."            # one token per byte repeat
+//   = 3                    # the text that many times; 0 = until max_tokens ttft_ms = 100 itl_ms =
+//   10 refuse = "overloaded"         # answer with this error code instead (base/result.h) fail_at
+//   = 5                   # after 5 tokens the request ends with kInternal stall_at = 5 # after 5
+//   tokens nothing comes any more die_at = 5                    # after 5 tokens step() returns an
+//   error: the engine is broken
 #pragma once
 
 #include <cstdint>
@@ -25,9 +24,9 @@
 namespace nereid::engine::scripted {
 
 struct Rule {
-    std::string contains;            // empty: every prompt
+    std::string contains;  // empty: every prompt
     std::string text;
-    std::uint32_t repeat = 1;        // 0 = without end
+    std::uint32_t repeat = 1;  // 0 = without end
     Duration ttft{0};
     Duration itl{0};
     std::optional<Code> refuse;
@@ -41,7 +40,7 @@ struct Script {
     TokenCount context_tokens = 8192;
     std::uint32_t parallel = 64;
     std::uint32_t max_queued = 256;
-    Duration ttft{0};                // of the last resort
+    Duration ttft{0};  // of the last resort
     Duration itl{0};
     std::vector<Rule> rules;
 };

@@ -10,7 +10,8 @@
 namespace nereid::engine::scripted {
 namespace {
 
-constexpr std::string_view kLastResort = "Lorem ipsum dolor sit amet, consectetur adipiscing elit. ";
+constexpr std::string_view kLastResort =
+    "Lorem ipsum dolor sit amet, consectetur adipiscing elit. ";
 constexpr float kStubLogprob = -0.25f;
 
 }  // namespace
@@ -37,7 +38,9 @@ ScriptedEngine::ScriptedEngine(Script script) : script_(std::move(script)) {
 
 void ScriptedEngine::submit(model::Command command, TimePoint now) {
     seen_ = std::max(seen_, now);
-    const auto no_kv = [&](RequestId id) { outbox_.kv_failed.push_back({id, {Code::kUnsupported, "the scripted engine has no KV"}}); };
+    const auto no_kv = [&](RequestId id) {
+        outbox_.kv_failed.push_back({id, {Code::kUnsupported, "the scripted engine has no KV"}});
+    };
     if (const auto* c = std::get_if<model::AddRequest>(&command)) return add(*c, now);
     if (std::holds_alternative<model::Drain>(command)) {
         draining_ = true;
@@ -45,9 +48,10 @@ void ScriptedEngine::submit(model::Command command, TimePoint now) {
         const auto it = runs_.find(abort->id);
         if (it != runs_.end()) finish(it->second, now, model::EndReason::kAborted);
     } else if (const auto* admit = std::get_if<model::AdmitDecode>(&command)) {
-        outbox_.finished.push_back({.id = admit->request.id,
-                                    .reason = model::EndReason::kFailed,
-                                    .error = Error{Code::kUnsupported, "the scripted engine has no KV"}});
+        outbox_.finished.push_back(
+            {.id = admit->request.id,
+             .reason = model::EndReason::kFailed,
+             .error = Error{Code::kUnsupported, "the scripted engine has no KV"}});
     } else if (const auto* import = std::get_if<model::ImportPrefix>(&command)) {
         no_kv(import->id);
     } else if (const auto* wanted = std::get_if<model::ExportBlocks>(&command)) {
@@ -76,19 +80,24 @@ void ScriptedEngine::add(const model::AddRequest& request, TimePoint now) {
                                     .error = Error{code, std::move(message)}});
     };
     if (const auto it = runs_.find(request.id); it != runs_.end()) {
-        return finish(it->second, now, model::EndReason::kFailed, Error{Code::kConflict, "this id was added twice"});
+        return finish(it->second, now, model::EndReason::kFailed,
+                      Error{Code::kConflict, "this id was added twice"});
     }
     if (draining_) return refused(Code::kOverloaded, "the engine is draining");
-    if (request.mode != model::AddMode::kUnified) return refused(Code::kUnsupported, "the scripted engine only generates");
+    if (request.mode != model::AddMode::kUnified)
+        return refused(Code::kUnsupported, "the scripted engine only generates");
     if (request.prompt.empty()) return refused(Code::kInvalidArgument, "the prompt is empty");
     if (request.max_tokens == 0) return refused(Code::kInvalidArgument, "max_tokens is 0");
     for (const TokenId id : request.prompt) {
         if (id < 0 || static_cast<std::uint32_t>(id) >= kVocabulary) {
-            return refused(Code::kInvalidArgument, fmt::format("token id {} is outside the vocabulary", id));
+            return refused(Code::kInvalidArgument,
+                           fmt::format("token id {} is outside the vocabulary", id));
         }
     }
-    if (request.prompt.size() >= script_.context_tokens) return refused(Code::kContextLength, "the prompt fills the context");
-    if (request.grammar_kind != model::GrammarKind::kNone) return refused(Code::kUnsupported, "the scripted engine knows no grammars");
+    if (request.prompt.size() >= script_.context_tokens)
+        return refused(Code::kContextLength, "the prompt fills the context");
+    if (request.grammar_kind != model::GrammarKind::kNone)
+        return refused(Code::kUnsupported, "the scripted engine knows no grammars");
     const std::uint32_t free = script_.parallel - std::min(running_, script_.parallel);
     if (queue_.size() >= std::size_t{free} + script_.max_queued) {
         return refused(Code::kOverloaded, fmt::format("{} requests are queued", queue_.size()));
@@ -104,15 +113,17 @@ void ScriptedEngine::add(const model::AddRequest& request, TimePoint now) {
     runs_.emplace(request.id, std::move(run));
 }
 
-void ScriptedEngine::finish(const Run& run, TimePoint now, model::EndReason reason, std::optional<Error> error) {
+void ScriptedEngine::finish(const Run& run, TimePoint now, model::EndReason reason,
+                            std::optional<Error> error) {
     const RequestId id = run.request.id;
-    outbox_.finished.push_back({.id = id,
-                                .reason = reason,
-                                .prompt_tokens = static_cast<TokenCount>(run.request.prompt.size()),
-                                .output_tokens = run.outputs,
-                                .queue_time = run.running ? run.started - run.submitted : now - run.submitted,
-                                .decode_time = run.running ? now - run.started : Duration{0},
-                                .error = std::move(error)});
+    outbox_.finished.push_back(
+        {.id = id,
+         .reason = reason,
+         .prompt_tokens = static_cast<TokenCount>(run.request.prompt.size()),
+         .output_tokens = run.outputs,
+         .queue_time = run.running ? run.started - run.submitted : now - run.submitted,
+         .decode_time = run.running ? now - run.started : Duration{0},
+         .error = std::move(error)});
     if (run.running) --running_;
     queue_.erase({run.request.priority, run.arrival, id});
     runs_.erase(id);
@@ -162,7 +173,8 @@ Result<void> ScriptedEngine::advance(Run& run, TimePoint now) {
         return err(Code::kInternal, "the script lets the engine die here");
     }
     if (run.rule->fail_at.has_value() && run.outputs >= *run.rule->fail_at) {
-        finish(run, now, EndReason::kFailed, Error{Code::kInternal, "the script lets the request fail here"});
+        finish(run, now, EndReason::kFailed,
+               Error{Code::kInternal, "the script lets the request fail here"});
         return {};
     }
     TokenId token = next_token(run);
@@ -171,15 +183,18 @@ Result<void> ScriptedEngine::advance(Run& run, TimePoint now) {
     if (r.logprobs || r.top_logprobs > 0) {
         out.logprob = kStubLogprob;
         for (std::uint32_t i = 0; i < std::min(r.top_logprobs, info_.max_top_logprobs); ++i) {
-            out.top.push_back({static_cast<TokenId>((static_cast<std::uint32_t>(token) + i) % kVocabulary),
-                               i == 0 ? kStubLogprob : -static_cast<float>(i + 1)});
+            out.top.push_back(
+                {static_cast<TokenId>((static_cast<std::uint32_t>(token) + i) % kVocabulary),
+                 i == 0 ? kStubLogprob : -static_cast<float>(i + 1)});
         }
     }
     outbox_.tokens.push_back(std::move(out));
     ++run.outputs;
     run.due = run.due + run.rule->itl;
-    const bool stop = token == kEndToken || std::find(r.stop_ids.begin(), r.stop_ids.end(), token) != r.stop_ids.end();
-    const bool full = run.outputs >= r.max_tokens || r.prompt.size() + run.outputs >= script_.context_tokens;
+    const bool stop = token == kEndToken ||
+                      std::find(r.stop_ids.begin(), r.stop_ids.end(), token) != r.stop_ids.end();
+    const bool full =
+        run.outputs >= r.max_tokens || r.prompt.size() + run.outputs >= script_.context_tokens;
     if (stop || full) finish(run, now, stop ? EndReason::kStop : EndReason::kLength);
     return {};
 }
@@ -190,7 +205,7 @@ Result<model::StepFrame> ScriptedEngine::step(TimePoint now) {
     start_queued(now);
     for (auto it = runs_.begin(); it != runs_.end();) {
         Run& run = it->second;
-        ++it;    // before the run may be erased
+        ++it;  // before the run may be erased
         if (run.running && !stalled(run) && run.due <= now) TRY_VOID(advance(run, now));
     }
     ++steps_;

@@ -1,13 +1,15 @@
-// ScriptedEngine: an engine that computes nothing. For tests of what stands in front of an engine, and for benchmarks
-// of the gateway alone.
+// ScriptedEngine: an engine that computes nothing. For tests of what stands in front of an engine,
+// and for benchmarks of the gateway alone.
 //
-// Its vocabulary is the 256 bytes and an end token (256): token id = byte. It answers by the script's rules with their
-// delays, which are counted in the `now` that it is given; nothing here reads a clock. Logprobs are STUBS: -0.25 for the
-// sampled token and -(rank + 1) for the others, so that shapes can be tested and nobody mistakes them for a model's.
-// Sampling parameters, grammars and seeds are accepted and have no effect; info() says so (no grammars, no seeds).
+// Its vocabulary is the 256 bytes and an end token (256): token id = byte. It answers by the
+// script's rules with their delays, which are counted in the `now` that it is given; nothing here
+// reads a clock. Logprobs are STUBS: -0.25 for the sampled token and -(rank + 1) for the others, so
+// that shapes can be tested and nobody mistakes them for a model's. Sampling parameters, grammars
+// and seeds are accepted and have no effect; info() says so (no grammars, no seeds).
 //
-// It can refuse, fail, stall and die where the script says so; abort, drain, priorities, the bounded queue and the load
-// report work as in a real engine. KV commands are answered with KvFailed{kUnsupported}.
+// It can refuse, fail, stall and die where the script says so; abort, drain, priorities, the
+// bounded queue and the load report work as in a real engine. KV commands are answered with
+// KvFailed{kUnsupported}.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +48,7 @@ class ScriptedEngine final : public Engine {
         std::uint64_t arrival = 0;
         TimePoint submitted{};
         TimePoint started{};
-        TimePoint due{};              // of the next token
+        TimePoint due{};  // of the next token
         std::uint32_t outputs = 0;
         bool running = false;
     };
@@ -54,7 +56,8 @@ class ScriptedEngine final : public Engine {
 
     void add(const model::AddRequest& request, TimePoint now);
     const Rule& rule_for(const model::AddRequest& request) const;
-    void finish(const Run& run, TimePoint now, model::EndReason reason, std::optional<Error> error = {});
+    void finish(const Run& run, TimePoint now, model::EndReason reason,
+                std::optional<Error> error = {});
     void start_queued(TimePoint now);
     bool stalled(const Run& run) const;
     // The next token of a run that is due. The run may be over, and gone, afterwards.
@@ -70,7 +73,7 @@ class ScriptedEngine final : public Engine {
     std::uint32_t running_ = 0;
     std::uint64_t arrivals_ = 0;
     std::uint64_t steps_ = 0;
-    TimePoint seen_{};                // the latest `now`
+    TimePoint seen_{};  // the latest `now`
     bool draining_ = false;
     bool dead_ = false;
     model::StepFrame outbox_;

@@ -72,7 +72,7 @@ repeat = 2
     d.run();
     EXPECT_EQ(d.out[1].text, "It rains.");
     EXPECT_EQ(d.out[1].finished->reason, EndReason::kStop);
-    EXPECT_EQ(d.out[1].finished->output_tokens, 10u);    // with the end token
+    EXPECT_EQ(d.out[1].finished->output_tokens, 10u);  // with the end token
     EXPECT_EQ(d.out[2].text, "abab");
 }
 
@@ -117,7 +117,7 @@ die_at = 2
     d.run();
     EXPECT_EQ(d.out[3].text, "ab");
     ASSERT_TRUE(d.error.has_value());
-    EXPECT_FALSE(d.engine.step(d.now).ok());    // it stays dead
+    EXPECT_FALSE(d.engine.step(d.now).ok());  // it stays dead
 }
 
 TEST(ScriptedEngine, StallsUntilAborted) {
@@ -130,15 +130,16 @@ TEST(ScriptedEngine, StallsUntilAborted) {
     d.engine.submit(model::AbortRequest{{1}}, d.now);
     d.run();
     EXPECT_EQ(d.out[1].finished->reason, EndReason::kAborted);
-    d.engine.submit(model::AbortRequest{{1}}, d.now);    // idempotent
+    d.engine.submit(model::AbortRequest{{1}}, d.now);  // idempotent
     EXPECT_FALSE(d.engine.has_output());
 }
 
 TEST(ScriptedEngine, QueueIsBoundedAndOrderedByPriority) {
-    Driver d{ScriptedEngine(script_of("parallel = 1\nmax_queued = 2\n[[rule]]\ntext = \"a\"\nitl_ms = 1\n"))};
+    Driver d{ScriptedEngine(
+        script_of("parallel = 1\nmax_queued = 2\n[[rule]]\ntext = \"a\"\nitl_ms = 1\n"))};
     auto first = ask(1, "x");
     d.engine.submit(first, d.now);
-    ASSERT_TRUE(d.engine.step(d.now).ok());    // 1 runs
+    ASSERT_TRUE(d.engine.step(d.now).ok());  // 1 runs
     auto late = ask(2, "x");
     late.priority = 5;
     d.engine.submit(late, d.now);
