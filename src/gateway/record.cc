@@ -70,7 +70,7 @@ std::string access_line(const RequestRecord& r, TimePoint ended, WallTime wall) 
     member_ms(w, "total_ms", ended - r.received);
     if (known(r.first_token)) member_ms(w, "first_token_ms", r.first_token - r.received);
     if (r.render > Duration{0}) member_ms(w, "render_ms", r.render);
-    if (known(r.first_token) || r.prefill > Duration{0}) {
+    if (r.queue + r.prefill + r.decode > Duration{0}) {  // a text engine does not tell
         member_ms(w, "queue_ms", r.queue);
         member_ms(w, "restore_ms", r.restore);
         member_ms(w, "prefill_ms", r.prefill);
