@@ -1,6 +1,6 @@
-// Precompiled for every file of ours: standard headers that nearly every room includes anyway. It is a cache, not an
-// interface: a file still includes what it uses. Nothing of ours belongs here (a change would rebuild the world), nor
-// Asio (8-13 s a file: io keeps it inside its .cc files).
+// Precompiled for every file of ours: standard headers that nearly every room includes anyway. It
+// is a cache, not an interface: a file still includes what it uses. Nothing of ours belongs here (a
+// change would rebuild the world), nor Asio (8-13 s a file: io keeps it inside its .cc files).
 #pragma once
 
 #include <algorithm>

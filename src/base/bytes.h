@@ -1,7 +1,8 @@
-// Little-endian, length-checked byte encoding for wire messages and file headers, hex, and 128/256-bit digests.
+// Little-endian, length-checked byte encoding for wire messages and file headers, hex, and
+// 128/256-bit digests.
 //
-// ByteReader never reads past its end: the first failure makes it `bad()` and every later read returns 0 or
-// empty, so that a decoder checks once at the end.
+// ByteReader never reads past its end: the first failure makes it `bad()` and every later read
+// returns 0 or empty, so that a decoder checks once at the end.
 #pragma once
 
 #include <array>
@@ -19,7 +20,7 @@ namespace nereid {
 using Digest256 = std::array<std::uint8_t, 32>;
 
 std::string to_hex(std::span<const std::uint8_t> bytes);
-bool from_hex(std::string_view hex, std::span<std::uint8_t> out);    // exact length, else false
+bool from_hex(std::string_view hex, std::span<std::uint8_t> out);  // exact length, else false
 
 inline std::span<const std::uint8_t> as_bytes(std::string_view s) {
     return {reinterpret_cast<const std::uint8_t*>(s.data()), s.size()};
@@ -36,8 +37,13 @@ class ByteWriter {
         std::memcpy(raw, &v, sizeof(T));
         out_.append(raw, sizeof(T));
     }
-    void put_bytes(std::span<const std::uint8_t> b) { out_.append(reinterpret_cast<const char*>(b.data()), b.size()); }
-    void put_string(std::string_view s) { put(static_cast<std::uint32_t>(s.size())); out_.append(s); }
+    void put_bytes(std::span<const std::uint8_t> b) {
+        out_.append(reinterpret_cast<const char*>(b.data()), b.size());
+    }
+    void put_string(std::string_view s) {
+        put(static_cast<std::uint32_t>(s.size()));
+        out_.append(s);
+    }
     template <class T>
     void put_vector(const std::vector<T>& v) {
         static_assert(std::is_arithmetic_v<T>);
@@ -91,7 +97,10 @@ class ByteReader {
 
   private:
     bool take(std::uint64_t n) {
-        if (bad_ || n > in_.size() - at_) { bad_ = true; return false; }
+        if (bad_ || n > in_.size() - at_) {
+            bad_ = true;
+            return false;
+        }
         at_ += static_cast<std::size_t>(n);
         return true;
     }

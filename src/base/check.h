@@ -5,10 +5,17 @@
 #include <string_view>
 
 namespace nereid {
-[[noreturn]] void check_failed(const char* file, int line, const char* expr, std::string_view message);
+[[noreturn]] void check_failed(const char* file, int line, const char* expr,
+                               std::string_view message);
 }
 
-#define CHECK(cond) \
-    do { if (!(cond)) [[unlikely]] ::nereid::check_failed(__FILE__, __LINE__, #cond, {}); } while (false)
-#define CHECK_MSG(cond, message) \
-    do { if (!(cond)) [[unlikely]] ::nereid::check_failed(__FILE__, __LINE__, #cond, (message)); } while (false)
+#define CHECK(cond)                                                \
+    do {                                                           \
+        if (!(cond)) [[unlikely]]                                  \
+            ::nereid::check_failed(__FILE__, __LINE__, #cond, {}); \
+    } while (false)
+#define CHECK_MSG(cond, message)                                          \
+    do {                                                                  \
+        if (!(cond)) [[unlikely]]                                         \
+            ::nereid::check_failed(__FILE__, __LINE__, #cond, (message)); \
+    } while (false)

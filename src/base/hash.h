@@ -1,7 +1,8 @@
-// SHA-256 and HMAC-SHA-256 (OpenSSL's), CRC32C, and the constant-time comparison that credentials need.
+// SHA-256 and HMAC-SHA-256 (OpenSSL's), CRC32C, and the constant-time comparison that credentials
+// need.
 //
-// No function here fails: OpenSSL refusing SHA-256 or memory is a CHECK. The free functions may be called from any
-// thread; an object belongs to one thread at a time.
+// No function here fails: OpenSSL refusing SHA-256 or memory is a CHECK. The free functions may be
+// called from any thread; an object belongs to one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +32,9 @@ class Sha256 {
     std::unique_ptr<State> state_;
 };
 
-// HMAC-SHA-256 (RFC 2104) under one key for many messages: the key's two compressions and OpenSSL's look-ups are paid
-// once, a message of 284 bytes then costs about 0.6 us. Reusable: finish() begins the next message.
+// HMAC-SHA-256 (RFC 2104) under one key for many messages: the key's two compressions and OpenSSL's
+// look-ups are paid once, a message of 284 bytes then costs about 0.6 us. Reusable: finish() begins
+// the next message.
 class HmacSha256 {
   public:
     explicit HmacSha256(std::span<const std::uint8_t> key);
@@ -47,8 +49,8 @@ class HmacSha256 {
     std::unique_ptr<State> state_;
 };
 
-// CRC-32C (Castagnoli; RFC 3720 B.4): reflected, initial and final value inverted. SSE4.2's instruction when the CPU has
-// it. crc32c(b, crc32c(a)) is the checksum of a followed by b.
+// CRC-32C (Castagnoli; RFC 3720 B.4): reflected, initial and final value inverted. SSE4.2's
+// instruction when the CPU has it. crc32c(b, crc32c(a)) is the checksum of a followed by b.
 std::uint32_t crc32c(std::span<const std::uint8_t> data, std::uint32_t seed = 0);
 // The same by tables, on any CPU; what crc32c falls back to.
 std::uint32_t crc32c_portable(std::span<const std::uint8_t> data, std::uint32_t seed = 0);

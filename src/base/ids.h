@@ -13,12 +13,15 @@ struct Id {
     auto operator<=>(const Id&) const = default;
 };
 
-using RequestId = Id<struct RequestIdTag>;    // unique within one engine link; the API's own id is a string
-using StepId = Id<struct StepIdTag>;          // number of an engine step since its start
+using RequestId =
+    Id<struct RequestIdTag>;          // unique within one engine link; the API's own id is a string
+using StepId = Id<struct StepIdTag>;  // number of an engine step since its start
 
 }  // namespace nereid
 
 template <class Tag>
 struct std::hash<nereid::Id<Tag>> {
-    std::size_t operator()(const nereid::Id<Tag>& id) const noexcept { return std::hash<std::uint64_t>{}(id.value); }
+    std::size_t operator()(const nereid::Id<Tag>& id) const noexcept {
+        return std::hash<std::uint64_t>{}(id.value);
+    }
 };

@@ -1,8 +1,8 @@
 // Quantities with their unit in the type, and the time types that every room uses.
 //
-// Duration and TimePoint are signed 64-bit nanoseconds. A TimePoint is a reading of io::Clock::now():
-// monotonic, with an arbitrary origin (0 in the simulator). WallTime is Unix time; it is for people and
-// for the wire, never for intervals.
+// Duration and TimePoint are signed 64-bit nanoseconds. A TimePoint is a reading of
+// io::Clock::now(): monotonic, with an arbitrary origin (0 in the simulator). WallTime is Unix
+// time; it is for people and for the wire, never for intervals.
 #pragma once
 
 #include <chrono>
@@ -31,8 +31,8 @@ struct WallTime {
 constexpr double to_ms(Duration d) { return static_cast<double>(d.count()) / 1e6; }
 constexpr double to_seconds(Duration d) { return static_cast<double>(d.count()) / 1e9; }
 
-using TokenId = std::int32_t;        // index into the model's vocabulary
-using TokenCount = std::uint32_t;    // a number of tokens; positions too
+using TokenId = std::int32_t;      // index into the model's vocabulary
+using TokenCount = std::uint32_t;  // a number of tokens; positions too
 using ByteCount = std::uint64_t;
 
 }  // namespace nereid

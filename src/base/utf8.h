@@ -12,8 +12,8 @@ bool is_valid_utf8(std::string_view s);
 std::size_t valid_utf8_prefix(std::string_view s);
 // Every maximal invalid subpart becomes U+FFFD (Unicode 15 §3.9, the W3C practice).
 std::string replace_invalid_utf8(std::string_view s);
-// Length of the longest prefix of `s` that does not end inside an incomplete (but so far valid) character.
-// At most 3 bytes are held back. An invalid byte is not held back.
+// Length of the longest prefix of `s` that does not end inside an incomplete (but so far valid)
+// character. At most 3 bytes are held back. An invalid byte is not held back.
 std::size_t complete_utf8_prefix(std::string_view s);
 
 }  // namespace nereid

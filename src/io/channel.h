@@ -1,12 +1,13 @@
-// Channel<T>: a queue with one consumer that waits, on one loop. The way from callbacks and other requests into a
-// coroutine.
+// Channel<T>: a queue with one consumer that waits, on one loop. The way from callbacks and other
+// requests into a coroutine.
 //
-// push() and close() on the loop's thread only (from elsewhere: loop.post). The queue is bounded by `capacity`;
-// push() returns false when it is full or closed and the item is dropped: the caller decides what that means.
-// pop() returns the next item; after close() the rest of the queue, then kCancelled; kDeadlineExceeded when the
-// deadline passes first (the channel stays usable). Only one pop at a time.
-// The consumer is resumed from the loop, never from inside push(): the pusher's state is then consistent. Destroying the
-// channel closes it; a consumer that waits in it gets kCancelled.
+// push() and close() on the loop's thread only (from elsewhere: loop.post). The queue is bounded by
+// `capacity`; push() returns false when it is full or closed and the item is dropped: the caller
+// decides what that means. pop() returns the next item; after close() the rest of the queue, then
+// kCancelled; kDeadlineExceeded when the deadline passes first (the channel stays usable). Only one
+// pop at a time. The consumer is resumed from the loop, never from inside push(): the pusher's
+// state is then consistent. Destroying the channel closes it; a consumer that waits in it gets
+// kCancelled.
 #pragma once
 
 #include <coroutine>
@@ -34,7 +35,8 @@ class Channel {
     };
 
   public:
-    Channel(Loop& loop, std::size_t capacity) : state_(std::make_shared<State>(loop)), capacity_(capacity) {}
+    Channel(Loop& loop, std::size_t capacity)
+        : state_(std::make_shared<State>(loop)), capacity_(capacity) {}
     Channel(const Channel&) = delete;
     Channel& operator=(const Channel&) = delete;
     ~Channel() { close(); }
@@ -55,7 +57,8 @@ class Channel {
 
     class Pop {
       public:
-        Pop(std::shared_ptr<State> state, TimePoint deadline) : state_(std::move(state)), deadline_(deadline) {}
+        Pop(std::shared_ptr<State> state, TimePoint deadline)
+            : state_(std::move(state)), deadline_(deadline) {}
         bool await_ready() const { return !state_->queue.empty() || state_->closed; }
         void await_suspend(std::coroutine_handle<> h) {
             wait_.emplace(state_->waiter, deadline_);
@@ -75,7 +78,7 @@ class Channel {
       private:
         std::shared_ptr<State> state_;
         TimePoint deadline_;
-        std::optional<Waiter::Awaiter> wait_;    // gone before the state that it points into
+        std::optional<Waiter::Awaiter> wait_;  // gone before the state that it points into
     };
     // co_await channel.pop(deadline) -> Result<T>
     Pop pop(TimePoint deadline = TimePoint::never()) { return Pop(state_, deadline); }

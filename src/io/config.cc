@@ -17,7 +17,8 @@ namespace nereid::io {
 namespace {
 
 using Strings = std::vector<std::string>;
-using Target = std::variant<bool*, std::int64_t*, double*, std::string*, Duration*, SizeBytes*, Strings*>;
+using Target =
+    std::variant<bool*, std::int64_t*, double*, std::string*, Duration*, SizeBytes*, Strings*>;
 // The value for a Target, in the same order.
 using Value = std::variant<bool, std::int64_t, double, std::string, Duration, SizeBytes, Strings>;
 
@@ -30,17 +31,25 @@ struct Field {
         const std::size_t dot = key.rfind('.');
         return dot == std::string::npos ? std::string{} : key.substr(0, dot);
     }
-    std::string name() const { return key.substr(key.rfind('.') + 1); }    // npos + 1 == 0
+    std::string name() const { return key.substr(key.rfind('.') + 1); }  // npos + 1 == 0
 };
 
 class Collector final : public ConfigBinder {
   public:
     void knob(std::string_view key, bool& f, KnobSpec s) override { add(key, &f, std::move(s)); }
-    void knob(std::string_view key, std::int64_t& f, KnobSpec s) override { add(key, &f, std::move(s)); }
+    void knob(std::string_view key, std::int64_t& f, KnobSpec s) override {
+        add(key, &f, std::move(s));
+    }
     void knob(std::string_view key, double& f, KnobSpec s) override { add(key, &f, std::move(s)); }
-    void knob(std::string_view key, std::string& f, KnobSpec s) override { add(key, &f, std::move(s)); }
-    void knob(std::string_view key, Duration& f, KnobSpec s) override { add(key, &f, std::move(s)); }
-    void knob(std::string_view key, SizeBytes& f, KnobSpec s) override { add(key, &f, std::move(s)); }
+    void knob(std::string_view key, std::string& f, KnobSpec s) override {
+        add(key, &f, std::move(s));
+    }
+    void knob(std::string_view key, Duration& f, KnobSpec s) override {
+        add(key, &f, std::move(s));
+    }
+    void knob(std::string_view key, SizeBytes& f, KnobSpec s) override {
+        add(key, &f, std::move(s));
+    }
     void knob(std::string_view key, Strings& f, KnobSpec s) override { add(key, &f, std::move(s)); }
 
     std::vector<Field> fields;
@@ -65,8 +74,10 @@ std::string toml_string(std::string_view s) {
     for (const char c : s) {
         const auto u = static_cast<unsigned char>(c);
         if (c == '"' || c == '\\') out += '\\';
-        if (u < 0x20 || u == 0x7f) out += fmt::format("\\u{:04X}", u);
-        else out += c;
+        if (u < 0x20 || u == 0x7f)
+            out += fmt::format("\\u{:04X}", u);
+        else
+            out += c;
     }
     return out + '"';
 }
@@ -94,13 +105,14 @@ struct AsToml {
 std::string toml_text(const Field& f) { return std::visit(AsToml{}, f.target); }
 
 std::string_view kind_name(const Field& f) {
-    static constexpr std::array<std::string_view, 7> kNames = {"true or false", "integer", "number", "text",
-                                                               "duration",      "size",    "list of texts"};
+    static constexpr std::array<std::string_view, 7> kNames = {
+        "true or false", "integer", "number", "text", "duration", "size", "list of texts"};
     return kNames[f.target.index()];
 }
 
 std::string bound_text(const Field& f, double v) {
-    if (std::holds_alternative<Duration*>(f.target)) return format_duration(Duration(std::llround(v * 1e9)));
+    if (std::holds_alternative<Duration*>(f.target))
+        return format_duration(Duration(std::llround(v * 1e9)));
     if (std::holds_alternative<SizeBytes*>(f.target)) return format_size(static_cast<ByteCount>(v));
     return fmt::format("{}", v);
 }
@@ -128,7 +140,8 @@ std::size_t distance(std::string_view a, std::string_view b) {
         row[0] = i;
         for (std::size_t j = 1; j <= b.size(); ++j) {
             const std::size_t above = row[j];
-            row[j] = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
+            row[j] =
+                std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
             diagonal = above;
         }
     }
@@ -150,21 +163,26 @@ std::string dashed(std::string_view key) {
 
 class Loading {
   public:
-    Loading(const BindFn& bind, const ConfigSources& sources) : fields_(collect(bind)), sources_(sources) {}
+    Loading(const BindFn& bind, const ConfigSources& sources)
+        : fields_(collect(bind)), sources_(sources) {}
 
     Result<void> run() {
         if (!sources_.toml_path.empty()) read_file();
         read_args();
-        if (!errors_.empty()) return Error{Code::kConfig, fmt::format("{}", fmt::join(errors_, "\n"))};
+        if (!errors_.empty())
+            return Error{Code::kConfig, fmt::format("{}", fmt::join(errors_, "\n"))};
         for (auto& [field, value] : values_) {
-            std::visit([&](auto* to) { *to = std::get<std::remove_pointer_t<decltype(to)>>(value); },
-                       fields_[field].target);
+            std::visit(
+                [&](auto* to) { *to = std::get<std::remove_pointer_t<decltype(to)>>(value); },
+                fields_[field].target);
         }
         return {};
     }
 
   private:
-    void fault(std::string_view where, std::string_view what) { errors_.push_back(fmt::format("{}: {}", where, what)); }
+    void fault(std::string_view where, std::string_view what) {
+        errors_.push_back(fmt::format("{}: {}", where, what));
+    }
 
     std::optional<std::size_t> find(std::string_view key) const {
         const std::string wanted = normalised(key);
@@ -188,10 +206,12 @@ class Loading {
         }
         // The right name in the wrong section.
         for (const auto& f : fields_) {
-            if (best.empty() && normalised(f.name()) == wanted.substr(wanted.rfind('.') + 1)) best = f.key;
+            if (best.empty() && normalised(f.name()) == wanted.substr(wanted.rfind('.') + 1))
+                best = f.key;
         }
         if (best.empty()) return "; --help lists all";
-        return fmt::format("; did you mean \"{}{}\"?", prefix, prefix.empty() ? best : dashed(best));
+        return fmt::format("; did you mean \"{}{}\"?", prefix,
+                           prefix.empty() ? best : dashed(best));
     }
 
     // Stores after checking bounds and choices.
@@ -203,16 +223,19 @@ class Loading {
         if (const auto* t = std::get_if<Duration>(&value)) number = to_seconds(*t);
         if (const auto* b = std::get_if<SizeBytes>(&value)) number = static_cast<double>(b->value);
         if (number && !(*number >= f.spec.min && *number <= f.spec.max))
-            return fault(where, fmt::format("{} must be {}{}{}", f.key, range_text(f), f.spec.unit.empty() ? "" : " ", f.spec.unit));
+            return fault(where, fmt::format("{} must be {}{}{}", f.key, range_text(f),
+                                            f.spec.unit.empty() ? "" : " ", f.spec.unit));
         if (const auto* s = std::get_if<std::string>(&value);
-            s && !f.spec.choices.empty() && std::ranges::find(f.spec.choices, *s) == f.spec.choices.end())
+            s && !f.spec.choices.empty() &&
+            std::ranges::find(f.spec.choices, *s) == f.spec.choices.end())
             return fault(where, fmt::format("{} must be {}, not \"{}\"", f.key, range_text(f), *s));
         values_[field] = std::move(value);
     }
 
     void wrong_kind(std::size_t field, std::string_view where) {
         const Field& f = fields_[field];
-        fault(where, fmt::format("{} must be {}{}, for example {}", f.key, article(kind_name(f)), kind_name(f), toml_text(f)));
+        fault(where, fmt::format("{} must be {}{}, for example {}", f.key, article(kind_name(f)),
+                                 kind_name(f), toml_text(f)));
     }
     static std::string_view article(std::string_view noun) {
         if (noun.starts_with("true")) return "";
@@ -237,10 +260,12 @@ class Loading {
             return accept(field, std::string(text), where);
         } else if (std::holds_alternative<Duration*>(f.target)) {
             const auto d = parse_duration(text);
-            return d.ok() ? accept(field, *d, where) : fault(where, f.key + ": " + d.error().message);
+            return d.ok() ? accept(field, *d, where)
+                          : fault(where, f.key + ": " + d.error().message);
         } else if (std::holds_alternative<SizeBytes*>(f.target)) {
             const auto b = parse_size(text);
-            return b.ok() ? accept(field, SizeBytes{*b}, where) : fault(where, f.key + ": " + b.error().message);
+            return b.ok() ? accept(field, SizeBytes{*b}, where)
+                          : fault(where, f.key + ": " + b.error().message);
         }
         wrong_kind(field, where);
     }
@@ -251,7 +276,9 @@ class Loading {
         const toml::parse_result parsed = toml::parse_file(sources_.toml_path);
         if (!parsed) {
             const auto& at = parsed.error().source().begin;
-            return fault(at.line == 0 ? sources_.toml_path : fmt::format("{}:{}:{}", sources_.toml_path, at.line, at.column),
+            return fault(at.line == 0
+                             ? sources_.toml_path
+                             : fmt::format("{}:{}:{}", sources_.toml_path, at.line, at.column),
                          parsed.error().description());
         }
         read_table(parsed.table(), "");
@@ -259,13 +286,15 @@ class Loading {
 
     bool is_section(std::string_view key) const {
         const std::string prefix = normalised(key) + ".";
-        return std::ranges::any_of(fields_, [&](const Field& f) { return normalised(f.key).starts_with(prefix); });
+        return std::ranges::any_of(
+            fields_, [&](const Field& f) { return normalised(f.key).starts_with(prefix); });
     }
 
     void read_table(const toml::table& table, const std::string& prefix) {
         for (const auto& [name, node] : table) {
             const std::string key = prefix + std::string(name.str());
-            const std::string where = fmt::format("{}:{}", sources_.toml_path, name.source().begin.line);
+            const std::string where =
+                fmt::format("{}:{}", sources_.toml_path, name.source().begin.line);
             if (const auto field = find(key)) {
                 read_value(*field, node, where);
             } else if (node.is_table() && is_section(key)) {
@@ -278,12 +307,14 @@ class Loading {
 
     void read_value(std::size_t field, const toml::node& node, std::string_view where) {
         const Field& f = fields_[field];
-        const bool textual = std::holds_alternative<std::string*>(f.target) || std::holds_alternative<Duration*>(f.target) ||
+        const bool textual = std::holds_alternative<std::string*>(f.target) ||
+                             std::holds_alternative<Duration*>(f.target) ||
                              std::holds_alternative<SizeBytes*>(f.target);
         if (textual) {
             if (const auto* s = node.as_string()) return accept_text(field, s->get(), where);
             // A bare number gets the message about its unit.
-            if (const auto* i = node.as_integer(); i && !std::holds_alternative<std::string*>(f.target))
+            if (const auto* i = node.as_integer();
+                i && !std::holds_alternative<std::string*>(f.target))
                 return accept_text(field, fmt::format("{}", i->get()), where);
         } else if (std::holds_alternative<bool*>(f.target)) {
             if (const auto* b = node.as_boolean()) return accept(field, b->get(), where);
@@ -291,7 +322,8 @@ class Loading {
             if (const auto* i = node.as_integer()) return accept(field, i->get(), where);
         } else if (std::holds_alternative<double*>(f.target)) {
             if (const auto* d = node.as_floating_point()) return accept(field, d->get(), where);
-            if (const auto* i = node.as_integer()) return accept(field, static_cast<double>(i->get()), where);
+            if (const auto* i = node.as_integer())
+                return accept(field, static_cast<double>(i->get()), where);
         } else if (const auto* a = node.as_array()) {
             Strings list;
             for (const auto& item : *a) {
@@ -321,7 +353,9 @@ class Loading {
             const auto field = find_arg(name);
             if (!field) {
                 fault(where, fmt::format("unknown option{}", nearest(name, "--")));
-                if (equals == std::string_view::npos && i + 1 < args.size() && !args[i + 1].starts_with("--")) ++i;
+                if (equals == std::string_view::npos && i + 1 < args.size() &&
+                    !args[i + 1].starts_with("--"))
+                    ++i;
                 continue;
             }
             std::string_view text;
@@ -329,7 +363,8 @@ class Loading {
                 text = arg.substr(equals + 1);
             } else if (std::holds_alternative<bool*>(fields_[*field].target)) {
                 text = "true";
-                if (i + 1 < args.size() && (args[i + 1] == "true" || args[i + 1] == "false")) text = args[++i];
+                if (i + 1 < args.size() && (args[i + 1] == "true" || args[i + 1] == "false"))
+                    text = args[++i];
             } else if (i + 1 < args.size()) {
                 text = args[++i];
             } else {
@@ -341,8 +376,10 @@ class Loading {
                 continue;
             }
             Strings list;
-            if (std::ranges::find(lists_begun, *field) != lists_begun.end()) list = std::get<Strings>(values_[*field]);
-            else lists_begun.push_back(*field);
+            if (std::ranges::find(lists_begun, *field) != lists_begun.end())
+                list = std::get<Strings>(values_[*field]);
+            else
+                lists_begun.push_back(*field);
             append_list(list, text);
             accept(*field, std::move(list), where);
         }
@@ -371,13 +408,15 @@ class Loading {
 };
 
 // Fields by section, in the order in which sections first appear.
-std::vector<std::pair<std::string, std::vector<const Field*>>> by_section(const std::vector<Field>& fields) {
+std::vector<std::pair<std::string, std::vector<const Field*>>> by_section(
+    const std::vector<Field>& fields) {
     std::vector<std::pair<std::string, std::vector<const Field*>>> sections;
     for (const auto& f : fields) {
         auto at = std::ranges::find(sections, f.section(), [](const auto& s) { return s.first; });
         // TOML: keys without a section come before the first table.
         if (at == sections.end())
-            at = sections.insert(f.section().empty() ? sections.begin() : sections.end(), {f.section(), {}});
+            at = sections.insert(f.section().empty() ? sections.begin() : sections.end(),
+                                 {f.section(), {}});
         at->second.push_back(&f);
     }
     return sections;
@@ -402,20 +441,26 @@ std::string escaped_cell(std::string_view text) {
 
 }  // namespace
 
-Result<void> load_config(const BindFn& bind, const ConfigSources& sources) { return Loading(bind, sources).run(); }
+Result<void> load_config(const BindFn& bind, const ConfigSources& sources) {
+    return Loading(bind, sources).run();
+}
 
-std::string config_help(const BindFn& bind, const std::vector<std::pair<std::string, std::string>>& aliases) {
+std::string config_help(const BindFn& bind,
+                        const std::vector<std::pair<std::string, std::string>>& aliases) {
     const auto fields = collect(bind);
     std::string out;
     for (const auto& [section, members] : by_section(fields)) {
-        out += fmt::format("{}{}:\n", out.empty() ? "" : "\n", section.empty() ? "general" : section);
+        out +=
+            fmt::format("{}{}:\n", out.empty() ? "" : "\n", section.empty() ? "general" : section);
         for (const Field* f : members) {
             out += "  --" + dashed(f->key);
-            if (!std::holds_alternative<bool*>(f->target)) out += fmt::format(" <{}>", kind_name(*f));
+            if (!std::holds_alternative<bool*>(f->target))
+                out += fmt::format(" <{}>", kind_name(*f));
             for (const auto& [alias, key] : aliases) {
                 if (normalised(key) == normalised(f->key)) out += ", --" + dashed(alias);
             }
-            out += fmt::format("\n        {}{}[{}]\n", f->spec.doc, f->spec.doc.empty() ? "" : " ", facts_text(*f));
+            out += fmt::format("\n        {}{}[{}]\n", f->spec.doc, f->spec.doc.empty() ? "" : " ",
+                               facts_text(*f));
         }
     }
     return out;
@@ -425,13 +470,17 @@ std::string config_markdown(const BindFn& bind) {
     const auto fields = collect(bind);
     std::string out;
     for (const auto& [section, members] : by_section(fields)) {
-        out += fmt::format("{}## {}\n\n| key | kind | default | range | reload | meaning |\n|---|---|---|---|---|---|\n",
-                           out.empty() ? "" : "\n", section.empty() ? "general" : section);
+        out += fmt::format(
+            "{}## {}\n\n| key | kind | default | range | reload | meaning "
+            "|\n|---|---|---|---|---|---|\n",
+            out.empty() ? "" : "\n", section.empty() ? "general" : section);
         for (const Field* f : members) {
             std::string range = range_text(*f);
-            if (!f->spec.unit.empty()) range += (range.empty() ? "" : " ") + std::string(f->spec.unit);
-            out += fmt::format("| `{}` | {} | `{}` | {} | {} | {} |\n", f->key, kind_name(*f), escaped_cell(toml_text(*f)),
-                               escaped_cell(range), f->spec.reload ? "yes" : "restart", escaped_cell(f->spec.doc));
+            if (!f->spec.unit.empty())
+                range += (range.empty() ? "" : " ") + std::string(f->spec.unit);
+            out += fmt::format("| `{}` | {} | `{}` | {} | {} | {} |\n", f->key, kind_name(*f),
+                               escaped_cell(toml_text(*f)), escaped_cell(range),
+                               f->spec.reload ? "yes" : "restart", escaped_cell(f->spec.doc));
         }
     }
     return out;
@@ -452,7 +501,8 @@ std::vector<std::string> restart_needed(const BindFn& before, const BindFn& afte
     std::vector<std::string> keys;
     for (const auto& f : new_fields) {
         const auto old = std::ranges::find(old_fields, f.key, &Field::key);
-        if (!f.spec.reload && (old == old_fields.end() || toml_text(*old) != toml_text(f))) keys.push_back(f.key);
+        if (!f.spec.reload && (old == old_fields.end() || toml_text(*old) != toml_text(f)))
+            keys.push_back(f.key);
     }
     return keys;
 }

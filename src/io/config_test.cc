@@ -24,10 +24,13 @@ struct Options {
     std::vector<string> models{"a"};
 
     void bind(ConfigBinder& b) {
-        b.knob("gateway.queue_max", queue_max, {.unit = "requests", .min = 0, .max = 1e6, .reload = true, .doc = "Waiting requests."});
+        b.knob(
+            "gateway.queue_max", queue_max,
+            {.unit = "requests", .min = 0, .max = 1e6, .reload = true, .doc = "Waiting requests."});
         b.knob("gateway.flag", flag, {.doc = "A flag."});
         b.knob("gateway.on", on, {});
-        b.knob("gateway.timeout", timeout, {.min = 0.001, .max = 60, .reload = true, .doc = "How long a | b."});
+        b.knob("gateway.timeout", timeout,
+               {.min = 0.001, .max = 60, .reload = true, .doc = "How long a | b."});
         b.knob("cache.arena", arena, {.min = 1 << 20, .doc = "Bytes."});
         b.knob("cache.tier.share", share, {.min = 0, .max = 1});
         b.knob("mode", mode, {.choices = {"fast", "safe"}});
@@ -42,7 +45,8 @@ struct Options {
 class ConfigTest : public testing::Test {
   protected:
     string file(string_view text) {
-        path_ = std::filesystem::temp_directory_path() / fmt::format("nereid_config_test_{}.toml", static_cast<const void*>(this));
+        path_ = std::filesystem::temp_directory_path() /
+                fmt::format("nereid_config_test_{}.toml", static_cast<const void*>(this));
         std::ofstream(path_) << text;
         return path_;
     }
@@ -82,7 +86,8 @@ tier.share = 1
 [engine]
 model = "/m.gguf"
 models = ["x", "y"]
-)").ok());
+)")
+                    .ok());
     EXPECT_EQ(o.queue_max, 7);
     EXPECT_TRUE(o.flag);
     EXPECT_FALSE(o.on);
@@ -95,9 +100,11 @@ models = ["x", "y"]
 }
 
 TEST_F(ConfigTest, CommandLineWins) {
-    const auto loaded = load({"--queue", "9", "--gateway.flag", "--gateway.on=false", "--gateway.timeout=0.5m", "--cache.arena", "3MiB",
-                      "--model=/x", "--engine.models=p,q", "--engine.models", "r", "--cache.tier.share=0.25", "--mode", "safe"},
-                     "[gateway]\nqueue_max = 7\n");
+    const auto loaded =
+        load({"--queue", "9", "--gateway.flag", "--gateway.on=false", "--gateway.timeout=0.5m",
+              "--cache.arena", "3MiB", "--model=/x", "--engine.models=p,q", "--engine.models", "r",
+              "--cache.tier.share=0.25", "--mode", "safe"},
+             "[gateway]\nqueue_max = 7\n");
     ASSERT_TRUE(loaded.ok()) << loaded.error().message;
     EXPECT_EQ(o.queue_max, 9);
     EXPECT_TRUE(o.flag);
@@ -118,7 +125,9 @@ struct FaultRow {
 
 TEST_F(ConfigTest, FaultsNameThePlaceAndTheMend) {
     const FaultRow rows[] = {
-        {{"--gateway.queue-mex=5"}, "", "--gateway.queue-mex: unknown option; did you mean \"--gateway.queue-max\"?"},
+        {{"--gateway.queue-mex=5"},
+         "",
+         "--gateway.queue-mex: unknown option; did you mean \"--gateway.queue-max\"?"},
         {{"--modeel", "x"}, "", "--modeel: unknown option; did you mean \"--model\"?"},
         {{"--timeout=5s"}, "", "--timeout: unknown option; did you mean \"--gateway.timeout\"?"},
         {{"--zzzzzzzzzzzz"}, "", "--zzzzzzzzzzzz: unknown option; --help lists all"},
@@ -127,20 +136,37 @@ TEST_F(ConfigTest, FaultsNameThePlaceAndTheMend) {
         {{"--queue=x"}, "", "--queue: gateway.queue_max must be an integer, for example 5"},
         {{"--queue=1.5"}, "", "--queue: gateway.queue_max must be an integer, for example 5"},
         {{"--queue=-1"}, "", "--queue: gateway.queue_max must be 0 to 1000000 requests"},
-        {{"--gateway.flag=yes"}, "", "--gateway.flag: gateway.flag must be true or false, for example false"},
-        {{"--gateway.timeout=5"}, "", "--gateway.timeout: gateway.timeout: \"5\" is not a duration: the unit is missing; write for example \"150ms, 5s or 2m\""},
+        {{"--gateway.flag=yes"},
+         "",
+         "--gateway.flag: gateway.flag must be true or false, for example false"},
+        {{"--gateway.timeout=5"},
+         "",
+         "--gateway.timeout: gateway.timeout: \"5\" is not a duration: the unit is missing; write "
+         "for example \"150ms, 5s or 2m\""},
         {{"--gateway.timeout=2h"}, "", "--gateway.timeout: gateway.timeout must be 1ms to 1m"},
-        {{"--cache.arena=5kb"}, "", "--cache.arena: cache.arena: \"5kb\" is not a size: unknown unit \"kb\"; write for example \"64KiB or 2GiB\""},
+        {{"--cache.arena=5kb"},
+         "",
+         "--cache.arena: cache.arena: \"5kb\" is not a size: unknown unit \"kb\"; write for "
+         "example \"64KiB or 2GiB\""},
         {{"--cache.arena=1B"}, "", "--cache.arena: cache.arena must be at least 1MiB"},
         {{"--cache.tier.share=nan"}, "", "--cache.tier.share: cache.tier.share must be 0 to 1"},
         {{"--mode=slow"}, "", "--mode: mode must be one of fast, safe, not \"slow\""},
-        {{}, "[gateway]\n\nqueue_maxx = 5\n", "F:3: unknown key \"gateway.queue_maxx\"; did you mean \"gateway.queue_max\"?"},
+        {{},
+         "[gateway]\n\nqueue_maxx = 5\n",
+         "F:3: unknown key \"gateway.queue_maxx\"; did you mean \"gateway.queue_max\"?"},
         {{}, "[getaway]\nqueue_max = 5\n", "F:1: unknown key \"getaway\"; --help lists all"},
-        {{}, "[gateway]\ntimeout = 5\n", "F:2: gateway.timeout: \"5\" is not a duration: the unit is missing; write for example \"150ms, 5s or 2m\""},
-        {{}, "[gateway]\nqueue_max = \"5\"\n", "F:2: gateway.queue_max must be an integer, for example 5"},
+        {{},
+         "[gateway]\ntimeout = 5\n",
+         "F:2: gateway.timeout: \"5\" is not a duration: the unit is missing; write for example "
+         "\"150ms, 5s or 2m\""},
+        {{},
+         "[gateway]\nqueue_max = \"5\"\n",
+         "F:2: gateway.queue_max must be an integer, for example 5"},
         {{}, "mode = 1\n", "F:1: mode must be a text, for example \"fast\""},
         {{}, "gateway = 1\n", "F:1: unknown key \"gateway\"; --help lists all"},
-        {{}, "[engine]\nmodels = [1]\n", "F:2: engine.models must be a list of texts, for example [\"a\"]"},
+        {{},
+         "[engine]\nmodels = [1]\n",
+         "F:2: engine.models must be a list of texts, for example [\"a\"]"},
         {{}, "mode = \"fast\"\nmode = \"safe\"\n", "F:2"},
         {{}, "x = = 1\n", "F:1:5: "},
         {{"--queue=x"}, "[gateway]\nflag = 1\nbad = 2\n", "F:3: unknown key \"gateway.bad\""},
@@ -153,7 +179,8 @@ TEST_F(ConfigTest, FaultsNameThePlaceAndTheMend) {
 }
 
 TEST_F(ConfigTest, AllFaultsAtOnceAndNothingIsChanged) {
-    const string got = fault({"--queue=-1", "--nope=1", "--model=/set"}, "mode = \"slow\"\n[gateway]\nflag = 1\ntimeout = \"1s\"\n");
+    const string got = fault({"--queue=-1", "--nope=1", "--model=/set"},
+                             "mode = \"slow\"\n[gateway]\nflag = 1\ntimeout = \"1s\"\n");
     EXPECT_EQ(std::ranges::count(got, '\n'), 3) << got;
     EXPECT_EQ(o.path, "");
     EXPECT_EQ(o.timeout, 5s);
@@ -186,21 +213,30 @@ TEST_F(ConfigTest, EffectiveValuesLoadAgain) {
 
 TEST_F(ConfigTest, Help) {
     const string help = config_help(o.fn(), {{"model", "engine.model"}});
-    EXPECT_NE(help.find("gateway:\n  --gateway.queue-max <integer>\n        Waiting requests. [default 5 requests; 0 to 1000000; reload]\n"), string::npos) << help;
+    EXPECT_NE(help.find("gateway:\n  --gateway.queue-max <integer>\n        Waiting requests. "
+                        "[default 5 requests; 0 to 1000000; reload]\n"),
+              string::npos)
+        << help;
     EXPECT_NE(help.find("  --engine.model <text>, --model\n"), string::npos) << help;
-    EXPECT_TRUE(help.starts_with("general:\n  --mode <text>\n        [default \"fast\"; one of fast, safe]\n")) << help;
+    EXPECT_TRUE(help.starts_with(
+        "general:\n  --mode <text>\n        [default \"fast\"; one of fast, safe]\n"))
+        << help;
 }
 
 TEST_F(ConfigTest, Markdown) {
     const string page = config_markdown(o.fn());
-    EXPECT_NE(page.find("| `gateway.timeout` | duration | `\"5s\"` | 1ms to 1m | yes | How long a \\| b. |\n"), string::npos) << page;
+    EXPECT_NE(
+        page.find(
+            "| `gateway.timeout` | duration | `\"5s\"` | 1ms to 1m | yes | How long a \\| b. |\n"),
+        string::npos)
+        << page;
     EXPECT_NE(page.find("## cache.tier\n"), string::npos);
 }
 
 TEST_F(ConfigTest, RestartNeeded) {
     Options after = o;
-    after.queue_max = 6;      // reload
-    after.timeout = 6s;       // reload
+    after.queue_max = 6;  // reload
+    after.timeout = 6s;   // reload
     EXPECT_TRUE(restart_needed(o.fn(), after.fn()).empty());
     after.arena.value = 1;
     after.mode = "safe";
@@ -213,9 +249,11 @@ TEST(ConfigUnits, Durations) {
     EXPECT_EQ(*parse_duration("0s"), 0s);
     EXPECT_EQ(*parse_duration("2d"), 48h);
     EXPECT_EQ(*parse_duration("0.000001ms"), 1ns);
-    for (const auto* bad : {"", "5", "s", "-5s", "+5s", "5 s", "1..5s", "1.s", ".5s", "5S", "5min", "1h30m", "999999999999d", "99999999999999999999s", "1.5.5s"})
+    for (const auto* bad : {"", "5", "s", "-5s", "+5s", "5 s", "1..5s", "1.s", ".5s", "5S", "5min",
+                            "1h30m", "999999999999d", "99999999999999999999s", "1.5.5s"})
         EXPECT_FALSE(parse_duration(bad).ok()) << bad;
-    for (const auto d : {Duration(1), Duration(1500), Duration(0), Duration(90s), Duration(24h), Duration(3601s), Duration(1500ms)})
+    for (const auto d : {Duration(1), Duration(1500), Duration(0), Duration(90s), Duration(24h),
+                         Duration(3601s), Duration(1500ms)})
         EXPECT_EQ(*parse_duration(format_duration(d)), d) << format_duration(d);
     EXPECT_EQ(format_duration(90s), "90s");
     EXPECT_EQ(format_duration(120s), "2m");
@@ -226,8 +264,10 @@ TEST(ConfigUnits, Sizes) {
     EXPECT_EQ(*parse_size("1.5GiB"), 1610612736u);
     EXPECT_EQ(*parse_size("10MB"), 10'000'000u);
     EXPECT_EQ(*parse_size("0B"), 0u);
-    for (const auto* bad : {"", "5", "5k", "5kib", "-1B", "9999999TiB", "1,5MiB"}) EXPECT_FALSE(parse_size(bad).ok()) << bad;
-    for (const ByteCount b : {0ULL, 1ULL, 1000ULL, 1024ULL, 1234567ULL, 5ULL << 40}) EXPECT_EQ(*parse_size(format_size(b)), b);
+    for (const auto* bad : {"", "5", "5k", "5kib", "-1B", "9999999TiB", "1,5MiB"})
+        EXPECT_FALSE(parse_size(bad).ok()) << bad;
+    for (const ByteCount b : {0ULL, 1ULL, 1000ULL, 1024ULL, 1234567ULL, 5ULL << 40})
+        EXPECT_EQ(*parse_size(format_size(b)), b);
 }
 
 }  // namespace

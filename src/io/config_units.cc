@@ -33,11 +33,12 @@ constexpr std::array<Unit, 9> kSizes = {{{"TiB", 1ULL << 40},
                                          {"B", 1}}};
 
 // "1.5s" -> 1.5 × the factor of "s", exactly for the digits that matter; `what` is for the message.
-Result<std::uint64_t> parse_with_unit(std::string_view text, std::span<const Unit> units, std::string_view what,
-                                      std::string_view example) {
+Result<std::uint64_t> parse_with_unit(std::string_view text, std::span<const Unit> units,
+                                      std::string_view what, std::string_view example) {
     const auto bad = [&](std::string_view why) {
-        return Error{Code::kInvalidArgument, fmt::format("\"{}\" is not a {}: {}; write for example \"{}\"", text, what, why,
-                                                         example)};
+        return Error{Code::kInvalidArgument,
+                     fmt::format("\"{}\" is not a {}: {}; write for example \"{}\"", text, what,
+                                 why, example)};
     };
     std::size_t at = 0;
     while (at < text.size() && ((text[at] >= '0' && text[at] <= '9') || text[at] == '.')) ++at;
@@ -50,13 +51,15 @@ Result<std::uint64_t> parse_with_unit(std::string_view text, std::span<const Uni
     const std::string_view whole = number.substr(0, point);
     std::uint64_t value = 0;
     const auto [end, error] = std::from_chars(whole.data(), whole.data() + whole.size(), value);
-    if (error == std::errc::result_out_of_range || value > static_cast<std::uint64_t>(INT64_MAX) / u->factor)
+    if (error == std::errc::result_out_of_range ||
+        value > static_cast<std::uint64_t>(INT64_MAX) / u->factor)
         return bad("too large");
     if (error != std::errc{} || end != whole.data() + whole.size()) return bad("bad number");
     value *= u->factor;
     if (point != std::string_view::npos) {
         const std::string_view fraction = number.substr(point + 1);
-        if (fraction.empty() || fraction.size() > 9 || fraction.find('.') != std::string_view::npos) return bad("bad number");
+        if (fraction.empty() || fraction.size() > 9 || fraction.find('.') != std::string_view::npos)
+            return bad("bad number");
         std::uint64_t digits = 0;
         std::from_chars(fraction.data(), fraction.data() + fraction.size(), digits);
         double part = static_cast<double>(digits) * static_cast<double>(u->factor);
@@ -68,7 +71,8 @@ Result<std::uint64_t> parse_with_unit(std::string_view text, std::span<const Uni
 
 std::string format_with_unit(std::uint64_t value, std::span<const Unit> units) {
     for (const auto& u : units) {
-        if (value != 0 && value % u.factor == 0) return fmt::format("{}{}", value / u.factor, u.name);
+        if (value != 0 && value % u.factor == 0)
+            return fmt::format("{}{}", value / u.factor, u.name);
     }
     return {};
 }
@@ -89,6 +93,8 @@ std::string format_duration(Duration d) {
     return d.count() == 0 ? "0s" : format_with_unit(static_cast<std::uint64_t>(d.count()), kTimes);
 }
 
-std::string format_size(ByteCount bytes) { return bytes == 0 ? "0B" : format_with_unit(bytes, kSizes); }
+std::string format_size(ByteCount bytes) {
+    return bytes == 0 ? "0B" : format_with_unit(bytes, kSizes);
+}
 
 }  // namespace nereid::io

@@ -1,10 +1,12 @@
-// Disk: files with positional reads and writes, real (a small thread pool; io_uring comes with the KV room) and in
-// memory (io/sim_disk.h; faults: torn write, bit rot, disk full, lost unsynced data).
+// Disk: files with positional reads and writes, real (a small thread pool; io_uring comes with the
+// KV room) and in memory (io/sim_disk.h; faults: torn write, bit rot, disk full, lost unsynced
+// data).
 //
-// Content is durable after sync(); what happens to folders (open that creates, remove, rename, make_folders) is durable
-// when the call returns. Operations of one file may run at once and in any order: await one before starting another that
-// has to follow it. A suspended operation may be destroyed; whether it happened is then unknown, and its buffer is free.
-// Errors: kNotFound, kConflict (exists), kPermissionDenied, kNoSpace, kIo; the message names the path.
+// Content is durable after sync(); what happens to folders (open that creates, remove, rename,
+// make_folders) is durable when the call returns. Operations of one file may run at once and in any
+// order: await one before starting another that has to follow it. A suspended operation may be
+// destroyed; whether it happened is then unknown, and its buffer is free. Errors: kNotFound,
+// kConflict (exists), kPermissionDenied, kNoSpace, kIo; the message names the path.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +26,8 @@ enum class OpenMode : std::uint8_t { kRead, kReadWrite, kCreate, kCreateExclusiv
 class File {
   public:
     virtual ~File() = default;
-    // Fewer bytes than asked only at the end of the file. Never kCorrupt: what the bytes mean is the caller's business.
+    // Fewer bytes than asked only at the end of the file. Never kCorrupt: what the bytes mean is
+    // the caller's business.
     virtual Task<Result<std::size_t>> read_at(std::span<char> into, std::uint64_t offset) = 0;
     // All bytes or an error; after an error the range's content is undefined. kNoSpace, kIo.
     virtual Task<Result<void>> write_at(std::span<const char> bytes, std::uint64_t offset) = 0;
@@ -39,12 +42,14 @@ class Disk {
     virtual ~Disk() = default;
     virtual Task<Result<std::unique_ptr<File>>> open(std::string path, OpenMode mode) = 0;
     virtual Task<Result<void>> remove(std::string path) = 0;
-    virtual Task<Result<void>> rename(std::string from, std::string to) = 0;    // atomic, then the folder is synced
-    virtual Task<Result<std::vector<std::string>>> list(std::string folder) = 0;    // sorted names
+    virtual Task<Result<void>> rename(std::string from,
+                                      std::string to) = 0;  // atomic, then the folder is synced
+    virtual Task<Result<std::vector<std::string>>> list(std::string folder) = 0;  // sorted names
     virtual Task<Result<void>> make_folders(std::string path) = 0;
 };
 
-// Small whole files at start-up (configuration, keys, certificates). Blocking. kNotFound, kIo, kTooLarge.
+// Small whole files at start-up (configuration, keys, certificates). Blocking. kNotFound, kIo,
+// kTooLarge.
 Result<std::string> read_file(const std::string& path, std::size_t max_bytes);
 
 }  // namespace nereid::io

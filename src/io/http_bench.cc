@@ -1,4 +1,5 @@
-// Cost of the HTTP layer alone: memory streams and a bare loop instead of sockets, so no system calls.
+// Cost of the HTTP layer alone: memory streams and a bare loop instead of sockets, so no system
+// calls.
 // `./dev bench` prints the figures; README.md of this room keeps those of record.
 #include <benchmark/benchmark.h>
 
@@ -16,7 +17,8 @@ namespace {
 // What an SDK sends.
 std::string sdk_request(std::size_t body_bytes) {
     return fmt::format(
-        "POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:8080\r\nAccept-Encoding: gzip, deflate\r\n"
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:8080\r\nAccept-Encoding: gzip, "
+        "deflate\r\n"
         "Connection: keep-alive\r\nAccept: application/json\r\nContent-Type: application/json\r\n"
         "User-Agent: OpenAI/Python 3.51.0\r\nX-Stainless-Lang: python\r\nX-Stainless-OS: Linux\r\n"
         "Authorization: Bearer sk-0123456789abcdef0123456789abcdef\r\nContent-Length: {}\r\n\r\n{}",
@@ -46,7 +48,8 @@ Task<void> answer(HttpRequest& request, HttpReply& reply) {
     static const std::string kBody(500, 'y');
     if (request.path == "/stream") {
         (void)co_await reply.start(200, kHeaders);
-        for (int i = 0; i < 16; ++i) (void)co_await reply.chunk(std::string_view(kBody).substr(0, 200));
+        for (int i = 0; i < 16; ++i)
+            (void)co_await reply.chunk(std::string_view(kBody).substr(0, 200));
         (void)co_await reply.finish();
     } else {
         (void)co_await reply.send(200, kHeaders, kBody);

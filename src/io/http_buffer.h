@@ -9,8 +9,8 @@
 
 namespace nereid::io {
 
-// Grows while a message head needs it, and falls back to a small buffer when it is empty, so that an idle connection
-// holds 8 KiB. Only prepare() moves what is in it.
+// Grows while a message head needs it, and falls back to a small buffer when it is empty, so that
+// an idle connection holds 8 KiB. Only prepare() moves what is in it.
 class ReadBuffer {
   public:
     static constexpr std::size_t kSmall = 8 << 10;
@@ -28,8 +28,10 @@ class ReadBuffer {
             const std::size_t wanted = large ? kLarge : kSmall;
             if (capacity_ != wanted) replace(wanted);
         } else if (capacity_ - end_ < kMinRead) {
-            if (capacity_ - size() < kMinRead) replace(capacity_ * 2);
-            else std::memmove(data_.get(), data_.get() + begin_, size());
+            if (capacity_ - size() < kMinRead)
+                replace(capacity_ * 2);
+            else
+                std::memmove(data_.get(), data_.get() + begin_, size());
             end_ = size();
             begin_ = 0;
         }

@@ -16,7 +16,8 @@ namespace nereid::io {
 
 namespace {
 
-// After a failed write: the peer may have answered early (413) and closed, so its answer is looked for this long.
+// After a failed write: the peer may have answered early (413) and closed, so its answer is looked
+// for this long.
 constexpr Duration kEarlyAnswer = 1s;
 
 struct Connection {
@@ -24,9 +25,9 @@ struct Connection {
     ReadBuffer buffer;
     ResponseParser parser;
     TimePoint idle_since;
-    bool large_reads = false;    // the last read filled its buffer
-    bool dead = false;           // the peer closed it while it was idle
-    RootTask hangup_watch;       // last: it uses the stream
+    bool large_reads = false;  // the last read filled its buffer
+    bool dead = false;         // the peer closed it while it was idle
+    RootTask hangup_watch;     // last: it uses the stream
 
     // Bytes read and given to the parser; 0 at the end of the peer's data.
     Task<Result<std::size_t>> read(std::string& body, TimePoint deadline) {
@@ -48,7 +49,8 @@ struct Connection {
     }
 };
 
-// Idle connections, the longest idle first. Shared by the client and its responses, which give connections back.
+// Idle connections, the longest idle first. Shared by the client and its responses, which give
+// connections back.
 class Pool : public std::enable_shared_from_this<Pool> {
   public:
     Pool(Loop& loop, HttpClientOptions options) : loop_(loop), options_(std::move(options)) {}
@@ -89,7 +91,9 @@ class Pool : public std::enable_shared_from_this<Pool> {
         timer_ = loop_.arm(idle_.front()->idle_since + options_.idle_timeout, [this] {
             timer_ = 0;
             const TimePoint now = loop_.now();
-            std::erase_if(idle_, [&](const auto& c) { return c->dead || now - c->idle_since >= options_.idle_timeout; });
+            std::erase_if(idle_, [&](const auto& c) {
+                return c->dead || now - c->idle_since >= options_.idle_timeout;
+            });
             arm();
         });
     }
@@ -135,10 +139,13 @@ class Response final : public HttpClientResponse {
             }
             if (all.size() + piece->size() > max_bytes) {
                 c_.reset();
-                co_return Error{Code::kTooLarge, fmt::format("the response is larger than {} bytes", max_bytes)};
+                co_return Error{Code::kTooLarge,
+                                fmt::format("the response is larger than {} bytes", max_bytes)};
             }
-            if (all.empty()) all = std::move(*piece);
-            else all += *piece;
+            if (all.empty())
+                all = std::move(*piece);
+            else
+                all += *piece;
         }
     }
 
@@ -149,18 +156,20 @@ class Response final : public HttpClientResponse {
     }
     // Stays failed: the connection is kept, and no other error is told later.
     Error fail(Code code) const {
-        return {code, "response of " + pool_->options().endpoint.to_string() + ": " + c_->parser.error_message()};
+        return {code, "response of " + pool_->options().endpoint.to_string() + ": " +
+                          c_->parser.error_message()};
     }
 
     std::shared_ptr<Pool> pool_;
-    std::unique_ptr<Connection> c_;    // null once the message is complete
+    std::unique_ptr<Connection> c_;  // null once the message is complete
     int status_;
     Headers headers_;
     std::string pending_;
 };
 
 bool is_wire_safe(std::string_view s) {
-    return std::ranges::all_of(s, [](char c) { return static_cast<unsigned char>(c) > ' ' && c != 0x7f; });
+    return std::ranges::all_of(
+        s, [](char c) { return static_cast<unsigned char>(c) > ' ' && c != 0x7f; });
 }
 
 class Client final : public HttpClient {
@@ -168,14 +177,16 @@ class Client final : public HttpClient {
     Client(Loop& loop, Network& network, HttpClientOptions options)
         : network_(network), pool_(std::make_shared<Pool>(loop, std::move(options))) {
         const auto& o = pool_->options();
-        host_ = o.host_header.empty() ? (o.endpoint.unix_path.empty() ? o.endpoint.to_string() : "localhost")
-                                      : o.host_header;
+        host_ = o.host_header.empty()
+                    ? (o.endpoint.unix_path.empty() ? o.endpoint.to_string() : "localhost")
+                    : o.host_header;
     }
 
     Task<Result<std::unique_ptr<HttpClientResponse>>> request(const HttpClientRequest& request,
                                                               TimePoint deadline) override {
         if (!is_wire_safe(request.method) || request.method.empty() || !is_wire_safe(request.path))
-            co_return Error{Code::kInvalidArgument, "a method or path with white space or control characters"};
+            co_return Error{Code::kInvalidArgument,
+                            "a method or path with white space or control characters"};
         const std::string head = build_head(request);
         auto c = pool_->take();
         if (c != nullptr) {
@@ -210,11 +221,13 @@ class Client final : public HttpClient {
         head += " HTTP/1.1\r\n";
         if (!request.headers.has("host")) append_header(head, "host", host_);
         for (const auto& [name, value] : request.headers.list()) {
-            if (iequals(name, "content-length") || iequals(name, "transfer-encoding") || iequals(name, "connection"))
+            if (iequals(name, "content-length") || iequals(name, "transfer-encoding") ||
+                iequals(name, "connection"))
                 continue;
             append_header(head, name, value);
         }
-        const bool carries = request.method == "POST" || request.method == "PUT" || request.method == "PATCH";
+        const bool carries =
+            request.method == "POST" || request.method == "PUT" || request.method == "PATCH";
         if (carries || !request.body.empty()) {
             head += "content-length: ";
             append_decimal(head, request.body.size());
@@ -229,7 +242,8 @@ class Client final : public HttpClient {
         const TimePoint by = std::min(deadline, pool_->loop().now() + o.connect_timeout);
         auto stream = co_await network_.connect(o.endpoint, by);
         if (!stream.ok()) {
-            if (stream.code() == Code::kDeadlineExceeded && by == deadline) co_return stream.error();
+            if (stream.code() == Code::kDeadlineExceeded && by == deadline)
+                co_return stream.error();
             co_return failed(Code::kUnavailable, stream.error().message);
         }
         auto c = std::make_unique<Connection>();
@@ -243,9 +257,10 @@ class Client final : public HttpClient {
         co_return c;
     }
 
-    // Sends and reads until the response's headers are complete; the body's first bytes go to `body`.
-    Task<Result<void>> exchange(Connection& c, const HttpClientRequest& request, const std::string& head,
-                                std::string& body, TimePoint deadline) {
+    // Sends and reads until the response's headers are complete; the body's first bytes go to
+    // `body`.
+    Task<Result<void>> exchange(Connection& c, const HttpClientRequest& request,
+                                const std::string& head, std::string& body, TimePoint deadline) {
         c.parser.reset(request.method == "HEAD");
         const std::array<std::string_view, 2> pieces{head, request.body};
         const auto sent = co_await c.stream->write(pieces, deadline);
@@ -263,8 +278,7 @@ class Client final : public HttpClient {
             if (*n == 0) co_return failed(Code::kUnavailable, c.parser.error_message());
         }
         // A body that is broken from its start is told by read_some.
-        if (!c.parser.head_done())
-            co_return failed(Code::kCorrupt, c.parser.error_message());
+        if (!c.parser.head_done()) co_return failed(Code::kCorrupt, c.parser.error_message());
         co_return Result<void>{};
     }
 
@@ -276,7 +290,8 @@ class Client final : public HttpClient {
 
 }  // namespace
 
-std::unique_ptr<HttpClient> make_http_client(Loop& loop, Network& network, HttpClientOptions options) {
+std::unique_ptr<HttpClient> make_http_client(Loop& loop, Network& network,
+                                             HttpClientOptions options) {
     return std::make_unique<Client>(loop, network, std::move(options));
 }
 

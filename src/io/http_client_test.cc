@@ -19,14 +19,15 @@ struct Got {
     bool done = false;
     Result<int> status = Error{};
     Result<string> body = Error{};
-    string header;    // x-h
+    string header;  // x-h
 };
 
 // The client against a peer that is scripted byte by byte, and against our own server.
 class HttpClientTest : public testing::Test {
   protected:
     void SetUp() override {
-        client_ = make_http_client(loop_, net_, {.endpoint = {"memory", 1, {}}, .connect_timeout = 2s});
+        client_ =
+            make_http_client(loop_, net_, {.endpoint = {"memory", 1, {}}, .connect_timeout = 2s});
     }
 
     // A server that reads one request per connection entry and answers with the next script.
@@ -56,7 +57,7 @@ class HttpClientTest : public testing::Test {
             if (parser.state() != ParseState::kDone) continue;
             requests_.push_back(request);
             parser.reset(request);
-            if (scripts_.empty()) continue;    // silence
+            if (scripts_.empty()) continue;  // silence
             string text = scripts_.front();
             scripts_.erase(scripts_.begin());
             const bool close = text.ends_with("!");
@@ -75,7 +76,8 @@ class HttpClientTest : public testing::Test {
         if (!door_.running()) door_.start(scripted(net_.listener()));
     }
 
-    Task<void> fetch(HttpClientRequest request, Got& got, TimePoint deadline, std::size_t max = 1 << 20) {
+    Task<void> fetch(HttpClientRequest request, Got& got, TimePoint deadline,
+                     std::size_t max = 1 << 20) {
         auto response = co_await client_->request(request, deadline);
         if (!response.ok()) {
             got.status = response.error();
@@ -89,8 +91,11 @@ class HttpClientTest : public testing::Test {
     Got get(string method = "GET", string path = "/", string body = {}, std::size_t max = 1 << 20) {
         Got got;
         RootTask task;
-        task.start(fetch({.method = std::move(method), .path = std::move(path), .headers = {}, .body = std::move(body)}, got,
-                         loop_.now() + 30s, max));
+        task.start(fetch({.method = std::move(method),
+                          .path = std::move(path),
+                          .headers = {},
+                          .body = std::move(body)},
+                         got, loop_.now() + 30s, max));
         loop_.settle();
         if (!got.done) loop_.advance(31s);
         EXPECT_TRUE(got.done);
@@ -112,26 +117,37 @@ struct ClientRow {
     const char* name;
     const char* method;
     string response;
-    int status;              // 0: request() fails
-    Code code;               // of request() or of the body; kInternal: none
+    int status;  // 0: request() fails
+    Code code;   // of request() or of the body; kInternal: none
     string body;
 };
 
 std::vector<ClientRow> rows() {
     const Code fine = Code::kInternal;
     return {
-        {"length", "GET", "HTTP/1.1 200 OK\r\ncontent-length: 5\r\nx-h: v\r\n\r\nhello", 200, fine, "hello"},
+        {"length", "GET", "HTTP/1.1 200 OK\r\ncontent-length: 5\r\nx-h: v\r\n\r\nhello", 200, fine,
+         "hello"},
         {"length 0", "GET", "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", 200, fine, ""},
-        {"chunked", "POST", "HTTP/1.1 201 Created\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n2;x\r\nde\r\n0\r\n\r\n", 201, fine, "abcde"},
-        {"trailers", "GET", "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\nt: v\r\n\r\n", 200, fine, "a"},
+        {"chunked", "POST",
+         "HTTP/1.1 201 Created\r\ntransfer-encoding: "
+         "chunked\r\n\r\n3\r\nabc\r\n2;x\r\nde\r\n0\r\n\r\n",
+         201, fine, "abcde"},
+        {"trailers", "GET",
+         "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\nt: v\r\n\r\n", 200,
+         fine, "a"},
         {"until close", "GET", "HTTP/1.1 200 OK\r\n\r\nall of it!", 200, fine, "all of it"},
         {"http/1.0", "GET", "HTTP/1.0 200 OK\r\n\r\nold!", 200, fine, "old"},
         {"head", "HEAD", "HTTP/1.1 200 OK\r\ncontent-length: 500\r\n\r\n", 200, fine, ""},
-        {"head, chunked", "HEAD", "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", 200, fine, ""},
+        {"head, chunked", "HEAD", "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", 200,
+         fine, ""},
         {"204", "POST", "HTTP/1.1 204 No Content\r\n\r\n", 204, fine, ""},
-        {"304 with a length", "GET", "HTTP/1.1 304 Not Modified\r\ncontent-length: 10\r\n\r\n", 304, fine, ""},
+        {"304 with a length", "GET", "HTTP/1.1 304 Not Modified\r\ncontent-length: 10\r\n\r\n", 304,
+         fine, ""},
         {"no reason phrase", "GET", "HTTP/1.1 200 \r\ncontent-length: 1\r\n\r\nx", 200, fine, "x"},
-        {"continue first", "POST", "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\nx", 200, fine, "x"},
+        {"continue first", "POST",
+         "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\nHTTP/1.1 200 "
+         "OK\r\ncontent-length: 1\r\n\r\nx",
+         200, fine, "x"},
         {"500", "GET", "HTTP/1.1 500 Oops\r\ncontent-length: 2\r\n\r\nno", 500, fine, "no"},
         {"no answer", "GET", "!", 0, Code::kUnavailable, ""},
         {"half a head", "GET", "HTTP/1.1 200 OK\r\nconte!", 0, Code::kUnavailable, ""},
@@ -140,20 +156,32 @@ std::vector<ClientRow> rows() {
         {"bare LF", "GET", "HTTP/1.1 200 OK\ncontent-length: 0\n\n", 0, Code::kCorrupt, ""},
         {"http/2", "GET", "HTTP/2.0 200 OK\r\n\r\n", 0, Code::kCorrupt, ""},
         {"switching protocols", "GET", "HTTP/1.1 101 Yes\r\n\r\n", 0, Code::kCorrupt, ""},
-        {"length and chunked", "GET", "HTTP/1.1 200 OK\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n", 0, Code::kCorrupt, ""},
-        {"two lengths", "GET", "HTTP/1.1 200 OK\r\ncontent-length: 3\r\ncontent-length: 4\r\n\r\nabcd", 0, Code::kCorrupt, ""},
-        {"gzip encoding", "GET", "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 0, Code::kCorrupt, ""},
+        {"length and chunked", "GET",
+         "HTTP/1.1 200 OK\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n", 0,
+         Code::kCorrupt, ""},
+        {"two lengths", "GET",
+         "HTTP/1.1 200 OK\r\ncontent-length: 3\r\ncontent-length: 4\r\n\r\nabcd", 0, Code::kCorrupt,
+         ""},
+        {"gzip encoding", "GET",
+         "HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 0, Code::kCorrupt,
+         ""},
         {"cut body", "GET", "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhel!", 200, Code::kIo, ""},
-        {"cut chunks", "GET", "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n!", 200, Code::kIo, ""},
-        {"bad chunk", "GET", "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n", 200, Code::kCorrupt, ""},
-        {"stalled body", "GET", "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhel", 200, Code::kDeadlineExceeded, ""},
-        {"endless head", "GET", "HTTP/1.1 200 OK\r\nx: " + string(70'000, 'x'), 0, Code::kCorrupt, ""},
+        {"cut chunks", "GET", "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n!",
+         200, Code::kIo, ""},
+        {"bad chunk", "GET", "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n", 200,
+         Code::kCorrupt, ""},
+        {"stalled body", "GET", "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhel", 200,
+         Code::kDeadlineExceeded, ""},
+        {"endless head", "GET", "HTTP/1.1 200 OK\r\nx: " + string(70'000, 'x'), 0, Code::kCorrupt,
+         ""},
     };
 }
 
 TEST_F(HttpClientTest, TableOfResponses) {
     for (const auto& row : rows()) {
-        for (const std::size_t step : {std::size_t{1 << 20}, row.response.size() > 1000 ? std::size_t{997} : std::size_t{1}}) {
+        for (const std::size_t step :
+             {std::size_t{1 << 20},
+              row.response.size() > 1000 ? std::size_t{997} : std::size_t{1}}) {
             SCOPED_TRACE(row.name);
             SCOPED_TRACE(step);
             client_ = make_http_client(loop_, net_, {.endpoint = {"memory", 1, {}}});
@@ -214,14 +242,15 @@ TEST_F(HttpClientTest, IdleConnectionsAreDroppedInTime) {
     EXPECT_EQ(net_.connects, 2);
 }
 
-// The peer closes a kept connection: noticed while idle, or, when the request is already on its way, retried once.
+// The peer closes a kept connection: noticed while idle, or, when the request is already on its
+// way, retried once.
 TEST_F(HttpClientTest, StaleConnection) {
     const string ok = "HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\nx";
     serve_scripts({ok + "!", ok, "!", ok});
     EXPECT_EQ(*get().body, "x");
-    EXPECT_EQ(*get().body, "x");      // the hang-up was seen
+    EXPECT_EQ(*get().body, "x");  // the hang-up was seen
     EXPECT_EQ(net_.connects, 2);
-    EXPECT_EQ(*get("POST", "/again", "b").body, "x");    // closed on receipt; sent again
+    EXPECT_EQ(*get("POST", "/again", "b").body, "x");  // closed on receipt; sent again
     EXPECT_EQ(net_.connects, 3);
     ASSERT_EQ(requests_.size(), 4u);
     EXPECT_EQ(requests_[3].target, "/again");
@@ -245,7 +274,9 @@ TEST_F(HttpClientTest, UnaskedBytesEndTheReuse) {
 }
 
 TEST_F(HttpClientTest, ReadsPieceByPiece) {
-    serve_scripts({"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n2\r\ncd\r\n0\r\n\r\n"}, 1);
+    serve_scripts(
+        {"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n2\r\ncd\r\n0\r\n\r\n"},
+        1);
     string all;
     int pieces = 0;
     const auto run = [&]() -> Task<void> {
@@ -290,7 +321,8 @@ TEST_F(HttpClientTest, DestroyingCloses) {
     {
         Got got;
         RootTask task;
-        task.start(fetch({.method = "GET", .path = "/", .headers = {}, .body = {}}, got, TimePoint::never()));
+        task.start(fetch({.method = "GET", .path = "/", .headers = {}, .body = {}}, got,
+                         TimePoint::never()));
         loop_.settle();
         EXPECT_FALSE(got.done);
         EXPECT_EQ(peer_closed_, 0);
@@ -311,7 +343,9 @@ TEST_F(HttpClientTest, AResponseMayOutliveItsClient) {
     loop_.settle();
     client_.reset();
     string body;
-    const auto read = [&]() -> Task<void> { body = *co_await response->read_all(10, TimePoint::never()); };
+    const auto read = [&]() -> Task<void> {
+        body = *co_await response->read_all(10, TimePoint::never());
+    };
     task.start(read());
     EXPECT_EQ(body, "ab");
 }
@@ -319,7 +353,7 @@ TEST_F(HttpClientTest, AResponseMayOutliveItsClient) {
 TEST_F(HttpClientTest, TooLargeAndRefused) {
     serve_scripts({"HTTP/1.1 200 OK\r\ncontent-length: 11\r\n\r\n01234567890"});
     EXPECT_EQ(get("GET", "/", {}, 10).body.code(), Code::kTooLarge);
-    door_.reset();    // closes the listener
+    door_.reset();  // closes the listener
     client_ = make_http_client(loop_, net_, {.endpoint = {"memory", 1, {}}});
     EXPECT_EQ(get().status.code(), Code::kUnavailable);
 }
@@ -328,7 +362,8 @@ TEST_F(HttpClientTest, TooLargeAndRefused) {
 TEST_F(HttpClientTest, EarlyAnswer) {
     HttpLimits limits;
     limits.max_body_bytes = 1000;
-    const auto server = make_http_server(loop_, limits, [](HttpRequest&, HttpReply&) -> Task<void> { co_return; });
+    const auto server =
+        make_http_server(loop_, limits, [](HttpRequest&, HttpReply&) -> Task<void> { co_return; });
     server->serve(net_.listener(), false);
     const Got got = get("POST", "/", string(3'000'000, 'x'));
     ASSERT_TRUE(got.status.ok()) << got.status.error().message;
@@ -357,11 +392,15 @@ TEST_F(HttpClientTest, AgainstOurServer) {
         std::vector<std::unique_ptr<Got>> got;
         std::vector<std::unique_ptr<RootTask>> tasks;
         for (std::size_t i = 0; i < 40; ++i) {
-            HttpClientRequest request{.method = "POST", .path = i % 2 == 0 ? "/x?stream" : "/x", .headers = {}, .body = {}};
+            HttpClientRequest request{.method = "POST",
+                                      .path = i % 2 == 0 ? "/x?stream" : "/x",
+                                      .headers = {},
+                                      .body = {}};
             request.headers.add("x-h", fmt::format("{}", i));
             request.body = string(i * i * 97, static_cast<char>('a' + i % 26));
             got.push_back(std::make_unique<Got>());
-            tasks.emplace_back(std::make_unique<RootTask>())->start(fetch(request, *got.back(), loop_.now() + 60s));
+            tasks.emplace_back(std::make_unique<RootTask>())
+                ->start(fetch(request, *got.back(), loop_.now() + 60s));
         }
         loop_.settle();
         for (std::size_t i = 0; i < 40; ++i) {
@@ -370,7 +409,7 @@ TEST_F(HttpClientTest, AgainstOurServer) {
             EXPECT_EQ(*got[i]->body, string(i * i * 97, static_cast<char>('a' + i % 26)));
             EXPECT_EQ(got[i]->header, fmt::format("{}", i));
         }
-        EXPECT_EQ(net_.connects, 40);    // all later ones are reuses
+        EXPECT_EQ(net_.connects, 40);  // all later ones are reuses
     }
     EXPECT_EQ(server->counters().requests, 120u);
     EXPECT_EQ(server->counters().bad_requests, 0u);

@@ -9,8 +9,8 @@ namespace nereid::io {
 
 namespace {
 
-constexpr std::size_t kMaxAhead = 64 << 10;       // unparsed bytes beyond a head
-constexpr std::size_t kWriteSlice = 256 << 10;    // each slice has a write_timeout of its own
+constexpr std::size_t kMaxAhead = 64 << 10;     // unparsed bytes beyond a head
+constexpr std::size_t kWriteSlice = 256 << 10;  // each slice has a write_timeout of its own
 constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 constexpr std::string_view kCrlf = "\r\n";
 constexpr std::string_view kLastChunk = "0\r\n\r\n";
@@ -29,7 +29,8 @@ const std::string& HttpServerCore::common_headers() {
     return common;
 }
 
-HttpConnection::HttpConnection(HttpServerCore& core, std::unique_ptr<Stream> stream, bool tls, Loop::Fn on_end)
+HttpConnection::HttpConnection(HttpServerCore& core, std::unique_ptr<Stream> stream, bool tls,
+                               Loop::Fn on_end)
     : core_(core),
       stream_(std::move(stream)),
       tls_(tls),
@@ -43,7 +44,7 @@ HttpConnection::~HttpConnection() {
 }
 
 void HttpConnection::run_both(Task<void> main) {
-    main_task_.start(std::move(main));    // waits for its first byte
+    main_task_.start(std::move(main));  // waits for its first byte
     if (!ended_) pump_task_.start(pump());
 }
 
@@ -52,7 +53,7 @@ void HttpConnection::close_if_idle() {
 }
 
 void HttpConnection::close_now() {
-    stream_->close();    // the pump ends and tells the handler
+    stream_->close();  // the pump ends and tells the handler
 }
 
 // ------------------------------------------------------------------ the pump
@@ -103,7 +104,8 @@ void HttpConnection::post_disconnect() {
     if (!on_disconnect_) return;
     core_.loop.post([weak = weak_from_this(), serial = serial_] {
         const auto self = weak.lock();
-        if (self && self->serial_ == serial && self->on_disconnect_) std::exchange(self->on_disconnect_, {})();
+        if (self && self->serial_ == serial && self->on_disconnect_)
+            std::exchange(self->on_disconnect_, {})();
     });
 }
 
@@ -131,7 +133,7 @@ void HttpConnection::wake_main() {
 
 void HttpConnection::set_deadline(TimePoint at) {
     deadline_ = at;
-    if (timer_ != 0 && timer_at_ <= at) return;    // it will look again when it fires
+    if (timer_ != 0 && timer_at_ <= at) return;  // it will look again when it fires
     if (timer_ != 0) core_.loop.cancel(timer_);
     timer_at_ = at;
     timer_ = core_.loop.arm(at, [this] { on_timer(); });
@@ -168,11 +170,12 @@ void HttpConnection::end() {
     core_.loop.post([weak = weak_from_this()] {
         Loop::Fn on_end;
         if (const auto self = weak.lock()) on_end = std::move(self->on_end_);
-        if (on_end) on_end();    // destroys the connection; nothing of it is used here any more
+        if (on_end) on_end();  // destroys the connection; nothing of it is used here any more
     });
 }
 
-// Reads until a whole request is in request_. false: the connection is over (answered where an answer is due).
+// Reads until a whole request is in request_. false: the connection is over (answered where an
+// answer is due).
 Task<bool> HttpConnection::next_request() {
     const auto& limits = core_.limits;
     parser_.reset(request_);
@@ -195,9 +198,12 @@ Task<bool> HttpConnection::next_request() {
             }
         }
         TimePoint until = idle_since + limits.idle_timeout;
-        if (parser_.state() == ParseState::kBody) until = core_.loop.now() + limits.body_timeout;
-        else if (parser_.started()) until = request_.received + limits.header_timeout;
-        else if (core_.draining) co_return false;
+        if (parser_.state() == ParseState::kBody)
+            until = core_.loop.now() + limits.body_timeout;
+        else if (parser_.started())
+            until = request_.received + limits.header_timeout;
+        else if (core_.draining)
+            co_return false;
         between_requests_ = true;
         co_await More{*this, until};
         between_requests_ = false;
@@ -226,14 +232,15 @@ Task<void> HttpConnection::handle() {
     close_after_ = !parser_.keep_alive();
     bodiless_ = request_.method == "HEAD";
     in_handler_ = true;
-    if (input_ended_) client_gone();    // it closed together with its last request
+    if (input_ended_) client_gone();  // it closed together with its last request
 
     co_await core_.handler(request_, *this);
 
     if (reply_ == Reply::kNone) {
-        const auto [type, body] = core_.limits.error_body
-                                      ? core_.limits.error_body(500, "the handler gave no answer")
-                                      : std::pair<std::string, std::string>("text/plain", "internal error\n");
+        const auto [type, body] =
+            core_.limits.error_body
+                ? core_.limits.error_body(500, "the handler gave no answer")
+                : std::pair<std::string, std::string>("text/plain", "internal error\n");
         Headers headers;
         headers.add("content-type", type);
         (void)co_await send(500, headers, body);
@@ -247,9 +254,9 @@ Task<void> HttpConnection::handle() {
 
 Task<bool> HttpConnection::reject(int status, std::string message) {
     ++core_.counters.bad_requests;
-    const auto [type, body] = core_.limits.error_body
-                                  ? core_.limits.error_body(status, message)
-                                  : std::pair<std::string, std::string>("text/plain", message + "\n");
+    const auto [type, body] =
+        core_.limits.error_body ? core_.limits.error_body(status, message)
+                                : std::pair<std::string, std::string>("text/plain", message + "\n");
     Headers headers;
     headers.add("content-type", type);
     if (status == 503) headers.add("retry-after", "1");
@@ -260,8 +267,8 @@ Task<bool> HttpConnection::reject(int status, std::string message) {
     co_return false;
 }
 
-// An early close with unread input makes the kernel send a reset, which may overtake the answer on its way: the client
-// gets time to read it (RFC 9112 §9.6).
+// An early close with unread input makes the kernel send a reset, which may overtake the answer on
+// its way: the client gets time to read it (RFC 9112 §9.6).
 Task<void> HttpConnection::linger() {
     stream_->shutdown_write();
     const TimePoint until = core_.loop.now() + core_.limits.linger_timeout;
@@ -276,7 +283,8 @@ Task<void> HttpConnection::linger() {
 
 // ------------------------------------------------------------------ the reply
 
-void HttpConnection::build_head(int status, const Headers& headers, std::optional<std::uint64_t> length) {
+void HttpConnection::build_head(int status, const Headers& headers,
+                                std::optional<std::uint64_t> length) {
     head_.assign("HTTP/1.1 ");
     append_decimal(head_, static_cast<std::uint64_t>(status));
     head_ += ' ';
@@ -303,8 +311,10 @@ void HttpConnection::build_head(int status, const Headers& headers, std::optiona
     } else if (chunked_) {
         head_ += "transfer-encoding: chunked\r\n";
     }
-    if (close_after_) head_ += "connection: close\r\n";
-    else if (parser_.http10()) head_ += "connection: keep-alive\r\n";
+    if (close_after_)
+        head_ += "connection: close\r\n";
+    else if (parser_.http10())
+        head_ += "connection: keep-alive\r\n";
     head_ += kCrlf;
 }
 
@@ -330,7 +340,8 @@ Task<Result<void>> HttpConnection::write_slices(std::string_view body) {
 }
 
 Task<Result<void>> HttpConnection::send(int status, const Headers& headers, std::string_view body) {
-    CHECK_MSG(reply_ == Reply::kNone || reply_ == Reply::kBroken, "a second response to one request");
+    CHECK_MSG(reply_ == Reply::kNone || reply_ == Reply::kBroken,
+              "a second response to one request");
     if (reply_ == Reply::kBroken) co_return client_gone_error();
     reply_ = Reply::kStreaming;
     build_head(status, headers, body.size());
@@ -342,8 +353,10 @@ Task<Result<void>> HttpConnection::send(int status, const Headers& headers, std:
     co_return Result<void>{};
 }
 
-Task<Result<void>> HttpConnection::start(int status, const Headers& headers, std::string_view first) {
-    CHECK_MSG(reply_ == Reply::kNone || reply_ == Reply::kBroken, "a second response to one request");
+Task<Result<void>> HttpConnection::start(int status, const Headers& headers,
+                                         std::string_view first) {
+    CHECK_MSG(reply_ == Reply::kNone || reply_ == Reply::kBroken,
+              "a second response to one request");
     if (reply_ == Reply::kBroken) co_return client_gone_error();
     reply_ = Reply::kStreaming;
     chunked_ = !parser_.http10();
@@ -360,7 +373,8 @@ Task<Result<void>> HttpConnection::start(int status, const Headers& headers, std
 }
 
 Task<Result<void>> HttpConnection::chunk(std::string_view bytes) {
-    CHECK_MSG(reply_ != Reply::kNone && reply_ != Reply::kDone, "a chunk outside start() ... finish()");
+    CHECK_MSG(reply_ != Reply::kNone && reply_ != Reply::kDone,
+              "a chunk outside start() ... finish()");
     if (gone_ || reply_ == Reply::kBroken) co_return client_gone_error();
     if (bytes.empty() || bodiless_) co_return Result<void>{};
     if (!chunked_) co_return co_await write_slices(bytes);

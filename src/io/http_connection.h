@@ -1,10 +1,11 @@
 // Inside io: one accepted connection of the HTTP server.
 //
-// Two coroutines share it. The *pump* reads into one buffer and goes on reading while a handler runs: that is how a
-// client that went away is noticed, and costs nothing, because it is the read that the next request needs anyway. What
-// a client sends ahead is bounded; over the bound the pump parks and only watches for a hang-up. The *main* coroutine
-// parses, calls the handler, answers, and repeats. Main runs on the pump's stack when bytes arrive, so the next read
-// starts exactly when main waits.
+// Two coroutines share it. The *pump* reads into one buffer and goes on reading while a handler
+// runs: that is how a client that went away is noticed, and costs nothing, because it is the read
+// that the next request needs anyway. What a client sends ahead is bounded; over the bound the pump
+// parks and only watches for a hang-up. The *main* coroutine parses, calls the handler, answers,
+// and repeats. Main runs on the pump's stack when bytes arrive, so the next read starts exactly
+// when main waits.
 //
 // One timer per connection, moved lazily: a keep-alive request arms and cancels nothing.
 #pragma once
@@ -34,7 +35,7 @@ struct HttpServerCore {
     bool draining = false;
 
     std::int64_t common_second = -1;
-    std::string common = {};    // "date: ...\r\nserver: nereid\r\n" of that second
+    std::string common = {};  // "date: ...\r\nserver: nereid\r\n" of that second
     const std::string& common_headers();
 };
 
@@ -67,7 +68,7 @@ class HttpConnection final : public HttpReply, public std::enable_shared_from_th
     Task<void> refuse();
     Task<bool> next_request();
     Task<void> handle();
-    Task<bool> reject(int status, std::string message);    // false, for next_request to return
+    Task<bool> reject(int status, std::string message);  // false, for next_request to return
     Task<bool> input_ended(bool timed_out);
     Task<Result<void>> write_slices(std::string_view body);
     Task<void> linger();
@@ -83,7 +84,8 @@ class HttpConnection final : public HttpReply, public std::enable_shared_from_th
     TimePoint write_deadline() const { return core_.loop.now() + core_.limits.write_timeout; }
     Result<void> wrote(Result<void> result);
 
-    // Waits until bytes have arrived since the last wait, the input has ended or the deadline has passed.
+    // Waits until bytes have arrived since the last wait, the input has ended or the deadline has
+    // passed.
     struct More {
         HttpConnection& c;
         TimePoint deadline;
@@ -108,9 +110,9 @@ class HttpConnection final : public HttpReply, public std::enable_shared_from_th
     Loop::Fn on_end_;
 
     ReadBuffer buffer_;
-    bool fresh_ = false;            // bytes arrived since main last waited
+    bool fresh_ = false;  // bytes arrived since main last waited
     bool input_ended_ = false;
-    bool input_clean_ = false;      // it ended by the peer's end of data, not by an error
+    bool input_clean_ = false;  // it ended by the peer's end of data, not by an error
     std::coroutine_handle<> parked_;
     std::coroutine_handle<> waiting_;
     bool timed_out_ = false;
@@ -124,14 +126,14 @@ class HttpConnection final : public HttpReply, public std::enable_shared_from_th
     bool in_handler_ = false;
     bool ended_ = false;
 
-    std::string head_;              // response head under construction
+    std::string head_;  // response head under construction
     Reply reply_ = Reply::kNone;
     bool close_after_ = false;
-    bool linger_ = false;           // the client may still be sending
-    bool bodiless_ = false;         // HEAD, 204, 304
+    bool linger_ = false;    // the client may still be sending
+    bool bodiless_ = false;  // HEAD, 204, 304
     bool chunked_ = false;
     bool gone_ = false;
-    std::uint64_t serial_ = 0;      // of the request, so that a late posted call finds its own
+    std::uint64_t serial_ = 0;  // of the request, so that a late posted call finds its own
     std::move_only_function<void()> on_disconnect_;
 
     // Last, so that they go first: their frames use everything above.

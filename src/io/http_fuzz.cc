@@ -1,6 +1,6 @@
-// Arbitrary bytes into a connection of the server with an echo handler, cut where the first byte says; the rest is also
-// given to the client as a response. Whatever comes: the connection ends by itself, the handler's answers are well-formed,
-// nothing waits for ever.
+// Arbitrary bytes into a connection of the server with an echo handler, cut where the first byte
+// says; the rest is also given to the client as a response. Whatever comes: the connection ends by
+// itself, the handler's answers are well-formed, nothing waits for ever.
 #include <array>
 #include <string>
 #include <string_view>

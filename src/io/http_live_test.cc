@@ -15,7 +15,8 @@ namespace {
 class HttpLiveTest : public testing::Test {
   protected:
     void SetUp() override {
-        server_ = make_http_server(loop_, {}, [this](HttpRequest& r, HttpReply& reply) { return handle(r, reply); });
+        server_ = make_http_server(
+            loop_, {}, [this](HttpRequest& r, HttpReply& reply) { return handle(r, reply); });
         auto listener = network_.listen({"127.0.0.1", 0, {}});
         ASSERT_TRUE(listener.ok()) << listener.error().message;
         client_ = make_http_client(loop_, network_, {.endpoint = (*listener)->local()});
@@ -31,7 +32,8 @@ class HttpLiveTest : public testing::Test {
         } else if (r.path == "/stream") {
             CHECK((co_await reply.start(200, {})).ok());
             for (std::size_t at = 0; at < r.body.size(); at += 5000) {
-                if (!(co_await reply.chunk(std::string_view(r.body).substr(at, 5000))).ok()) co_return;
+                if (!(co_await reply.chunk(std::string_view(r.body).substr(at, 5000))).ok())
+                    co_return;
             }
             (void)co_await reply.finish();
         } else {
@@ -61,10 +63,11 @@ TEST_F(HttpLiveTest, ManyRequests) {
         ++done;
     };
     std::vector<std::unique_ptr<RootTask>> tasks;
-    for (std::size_t n = 0; n < 20; ++n) tasks.emplace_back(std::make_unique<RootTask>())->start(one(n));
+    for (std::size_t n = 0; n < 20; ++n)
+        tasks.emplace_back(std::make_unique<RootTask>())->start(one(n));
     EXPECT_TRUE(loop_.run_until([&] { return done == 20; }, 30s));
     EXPECT_EQ(server_->counters().requests, 400u);
-    EXPECT_LE(server_->counters().connections, 20u);    // kept alive
+    EXPECT_LE(server_->counters().connections, 20u);  // kept alive
 }
 
 TEST_F(HttpLiveTest, A54DisconnectWhileTheHandlerWaits) {
@@ -78,7 +81,8 @@ TEST_F(HttpLiveTest, A54DisconnectWhileTheHandlerWaits) {
         task.start(run());
         EXPECT_TRUE(loop_.run_until([&] { return server_->counters().active == 1; }, 5s));
     }
-    EXPECT_TRUE(loop_.run_until([&] { return disconnects_ == 1 && server_->counters().open == 0; }, 5s));
+    EXPECT_TRUE(
+        loop_.run_until([&] { return disconnects_ == 1 && server_->counters().open == 0; }, 5s));
 }
 
 TEST_F(HttpLiveTest, DrainEndsEverything) {
@@ -94,7 +98,7 @@ TEST_F(HttpLiveTest, DrainEndsEverything) {
     RootTask a, b;
     a.start(fetch());
     EXPECT_TRUE(loop_.run_until([&] { return got; }, 5s));
-    b.start(drain());    // the client's kept connection is closed
+    b.start(drain());  // the client's kept connection is closed
     EXPECT_TRUE(loop_.run_until([&] { return drained; }, 5s));
     EXPECT_EQ(server_->counters().open, 0u);
 }

@@ -4,8 +4,9 @@
 #include <cstring>
 #include <optional>
 
-// Beast 1.81 asserts `n >= 5` for a last chunk that arrives byte by byte ("0\r\n" and then "\r"); with the assertion off
-// its code is right there, and that is how it is shipped everywhere. This is the only file that includes it.
+// Beast 1.81 asserts `n >= 5` for a last chunk that arrives byte by byte ("0\r\n" and then "\r");
+// with the assertion off its code is right there, and that is how it is shipped everywhere. This is
+// the only file that includes it.
 #define BOOST_DISABLE_ASSERTS
 #include <boost/beast/http/basic_parser.hpp>
 #include <boost/beast/http/error.hpp>
@@ -23,8 +24,8 @@ using View = boost::beast::string_view;
 
 // A chunk's size line with its extensions, and the trailers, are bounded by this.
 constexpr std::size_t kMaxChunkHeadBytes = 16 << 10;
-constexpr std::size_t kMaxEmptyLines = 8;      // RFC 9112 §2.2 asks for at least one
-constexpr std::size_t kMaxReserve = 1 << 20;   // a declared length is a promise, not yet memory
+constexpr std::size_t kMaxEmptyLines = 8;     // RFC 9112 §2.2 asks for at least one
+constexpr std::size_t kMaxReserve = 1 << 20;  // a declared length is a promise, not yet memory
 constexpr int kMaxInformational = 16;
 
 std::string_view sv(View v) { return {v.data(), v.size()}; }
@@ -62,7 +63,8 @@ bool percent_decode(std::string_view in, std::string& out) {
     return true;
 }
 
-// Splits a target into path and query (RFC 9112 §3.2: origin, absolute and asterisk form). False: malformed.
+// Splits a target into path and query (RFC 9112 §3.2: origin, absolute and asterisk form). False:
+// malformed.
 bool split_target(HttpRequest& request) {
     std::string_view rest = request.target;
     if (rest.find('#') != std::string_view::npos) return false;
@@ -74,7 +76,8 @@ bool split_target(HttpRequest& request) {
     if (rest.front() != '/') {
         const std::size_t scheme = rest.find("://");
         if (scheme == std::string_view::npos) return false;
-        if (!iequals(rest.substr(0, scheme), "http") && !iequals(rest.substr(0, scheme), "https")) return false;
+        if (!iequals(rest.substr(0, scheme), "http") && !iequals(rest.substr(0, scheme), "https"))
+            return false;
         rest.remove_prefix(scheme + 3);
         const std::size_t end = rest.find_first_of("/?");
         if (end == 0 || rest.empty()) return false;
@@ -86,9 +89,9 @@ bool split_target(HttpRequest& request) {
     return percent_decode(path.empty() ? "/" : path, request.path);
 }
 
-bool is_version(std::string_view v) {    // HTTP/d.d
-    return v.size() == 8 && v.starts_with("HTTP/") && v[5] >= '0' && v[5] <= '9' && v[6] == '.' && v[7] >= '0' &&
-           v[7] <= '9';
+bool is_version(std::string_view v) {  // HTTP/d.d
+    return v.size() == 8 && v.starts_with("HTTP/") && v[5] >= '0' && v[5] <= '9' && v[6] == '.' &&
+           v[7] >= '0' && v[7] <= '9';
 }
 
 bool is_host_value(std::string_view v) {
@@ -106,13 +109,16 @@ std::size_t scan_head(HeadScan& scan, std::string_view bytes, const HeadLimits& 
     const std::string_view window = bytes.substr(0, limits.head_bytes);
     for (;;) {
         // Empty right after searched == size: memchr is given no bytes.
-        const void* hit = scan.searched < window.size()
-                              ? std::memchr(window.data() + scan.searched, '\n', window.size() - scan.searched)
-                              : nullptr;
-        const std::size_t at = hit == nullptr
-                                   ? window.size()
-                                   : static_cast<std::size_t>(static_cast<const char*>(hit) - window.data());
-        if (scan.line == 0 && at > limits.first_line_bytes) return refuse(414, "request line too long");
+        const void* hit =
+            scan.searched < window.size()
+                ? std::memchr(window.data() + scan.searched, '\n', window.size() - scan.searched)
+                : nullptr;
+        const std::size_t at =
+            hit == nullptr
+                ? window.size()
+                : static_cast<std::size_t>(static_cast<const char*>(hit) - window.data());
+        if (scan.line == 0 && at > limits.first_line_bytes)
+            return refuse(414, "request line too long");
         if (hit == nullptr) {
             scan.searched = window.size();
             if (bytes.size() >= limits.head_bytes) return refuse(431, "headers too large");
@@ -121,7 +127,8 @@ std::size_t scan_head(HeadScan& scan, std::string_view bytes, const HeadLimits& 
         if (at == 0 || window[at - 1] != '\r') return refuse(400, "a line ends without CR");
         if (at - 1 == scan.line && scan.line != 0) return at + 1;
         const char first = window[scan.line];
-        if (scan.line != 0 && (first == ' ' || first == '\t')) return refuse(400, "a header is folded over lines");
+        if (scan.line != 0 && (first == ' ' || first == '\t'))
+            return refuse(400, "a header is folded over lines");
         scan.line = scan.searched = at + 1;
     }
 }
@@ -132,8 +139,8 @@ struct RequestParser::Beast final : http::basic_parser<true> {
     explicit Beast(RequestParser& owner) : owner_(owner) {
         eager(false);
         body_limit(owner.limits_.max_body_bytes);
-        header_limit(static_cast<std::uint32_t>(
-            std::min<std::size_t>(std::max(owner.limits_.max_header_bytes, kMaxChunkHeadBytes), UINT32_MAX)));
+        header_limit(static_cast<std::uint32_t>(std::min<std::size_t>(
+            std::max(owner.limits_.max_header_bytes, kMaxChunkHeadBytes), UINT32_MAX)));
     }
 
     void on_request_impl(http::verb, View method, View target, int version, error_code&) override {
@@ -143,7 +150,7 @@ struct RequestParser::Beast final : http::basic_parser<true> {
     }
     void on_response_impl(int, View, int, error_code&) override {}
     void on_field_impl(http::field field, View name, View value, error_code& ec) override {
-        if (in_body_) return;    // trailers are read and dropped
+        if (in_body_) return;  // trailers are read and dropped
         if (field == http::field::transfer_encoding) {
             has_encoding_ = true;
             if (!iequals(sv(value), "chunked")) encoding_unknown_ = true;
@@ -151,12 +158,15 @@ struct RequestParser::Beast final : http::basic_parser<true> {
             ++hosts_;
             if (!is_host_value(sv(value))) hosts_ = 2;
         } else if (field == http::field::expect) {
-            if (iequals(sv(value), "100-continue")) expects_continue_ = true;
-            else expect_unknown_ = true;
+            if (iequals(sv(value), "100-continue"))
+                expects_continue_ = true;
+            else
+                expect_unknown_ = true;
         } else if (field == http::field::content_length) {
             has_length_ = true;
         }
-        if (owner_.request_->headers.list().size() >= owner_.limits_.max_header_count) ec = http::error::header_limit;
+        if (owner_.request_->headers.list().size() >= owner_.limits_.max_header_count)
+            ec = http::error::header_limit;
         owner_.request_->headers.add(sv(name), sv(value));
     }
     void on_header_impl(error_code&) override {}
@@ -228,7 +238,8 @@ std::size_t RequestParser::feed(std::string_view bytes) {
 }
 
 std::size_t RequestParser::feed_head(std::string_view bytes) {
-    // Binary garbage (TLS on a plain port) is refused at its first byte and not after the header timeout.
+    // Binary garbage (TLS on a plain port) is refused at its first byte and not after the header
+    // timeout.
     if (!is_token_char(bytes[0])) {
         fail(400, "no request line");
         return 0;
@@ -256,9 +267,10 @@ std::size_t RequestParser::feed_head(std::string_view bytes) {
     } else if (ec == http::error::bad_version) {
         const std::string_view line = bytes.substr(0, bytes.find('\r'));
         const std::string_view version = line.substr(line.rfind(' ') + 1);
-        const bool other = std::ranges::count(line, ' ') == 2 && is_version(version) && version != "HTTP/1.1" &&
-                           version != "HTTP/1.0";
-        fail(other ? 505 : 400, other ? "only HTTP/1.0 and HTTP/1.1 are spoken here" : "malformed request line");
+        const bool other = std::ranges::count(line, ' ') == 2 && is_version(version) &&
+                           version != "HTTP/1.1" && version != "HTTP/1.0";
+        fail(other ? 505 : 400,
+             other ? "only HTTP/1.0 and HTTP/1.1 are spoken here" : "malformed request line");
     } else {
         fail(400, ec.message());
     }
@@ -269,11 +281,14 @@ void RequestParser::check_head() {
     const Beast& b = *beast_;
     const std::string& method = request_->method;
     keep_alive_ = b.keep_alive();
-    if (request_->target.size() > limits_.max_target_bytes) return fail(414, "request target too long");
+    if (request_->target.size() > limits_.max_target_bytes)
+        return fail(414, "request target too long");
     if (b.has_encoding_ && http10_) return fail(400, "transfer-encoding in HTTP/1.0");
-    if (b.has_encoding_ && b.has_length_) return fail(400, "both content-length and transfer-encoding");
+    if (b.has_encoding_ && b.has_length_)
+        return fail(400, "both content-length and transfer-encoding");
     if (b.encoding_unknown_) return fail(501, "transfer-encoding other than chunked");
-    if (b.hosts_ > 1 || (b.hosts_ == 0 && !http10_)) return fail(400, "exactly one valid host header is needed");
+    if (b.hosts_ > 1 || (b.hosts_ == 0 && !http10_))
+        return fail(400, "exactly one valid host header is needed");
     if (method == "CONNECT") return fail(501, "CONNECT is not offered");
     if (!split_target(*request_)) return fail(400, "malformed request target");
     if (b.expect_unknown_ && !http10_) return fail(417, "unknown expectation");
@@ -298,7 +313,8 @@ std::size_t RequestParser::feed_body(std::string_view bytes) {
         used += n;
         // A step that gave no body read a chunk's head or the trailers.
         const std::size_t head = ec == http::error::need_more ? bytes.size() - used : n;
-        if (beast_->chunked() && request_->body.size() == body_before && head > kMaxChunkHeadBytes) {
+        if (beast_->chunked() && request_->body.size() == body_before &&
+            head > kMaxChunkHeadBytes) {
             fail(400, "chunk header or trailers too large");
             return used;
         }
@@ -322,14 +338,15 @@ struct ResponseParser::Beast final : http::basic_parser<false> {
     Beast(ResponseParser& owner, bool head) : owner_(owner) {
         eager(false);
         skip(head);
-        body_limit(boost::none);    // the caller bounds what it reads
+        body_limit(boost::none);  // the caller bounds what it reads
         header_limit(64 << 10);
     }
     void on_request_impl(http::verb, View, View, int, error_code&) override {}
     void on_response_impl(int status, View, int, error_code&) override { owner_.status_ = status; }
     void on_field_impl(http::field field, View name, View value, error_code&) override {
         if (in_body_) return;
-        if (field == http::field::transfer_encoding && !iequals(sv(value), "chunked")) encoding_unknown_ = true;
+        if (field == http::field::transfer_encoding && !iequals(sv(value), "chunked"))
+            encoding_unknown_ = true;
         owner_.headers_.add(sv(name), sv(value));
     }
     void on_header_impl(error_code&) override {}

@@ -1,8 +1,10 @@
-// Inside io: the incremental parsers of one HTTP/1.1 message, over Boost.Beast's basic_parser (which stays in the .cc).
+// Inside io: the incremental parsers of one HTTP/1.1 message, over Boost.Beast's basic_parser
+// (which stays in the .cc).
 //
-// Both are fed a view of the connection's read buffer and say how much of it they consumed; what they left must be given
-// again, at the front, with more bytes behind it. The result does not depend on how the bytes were cut: the head is
-// looked for first (a memchr per line) and given to Beast whole. Cost of a 400-byte request: about 1 µs.
+// Both are fed a view of the connection's read buffer and say how much of it they consumed; what
+// they left must be given again, at the front, with more bytes behind it. The result does not
+// depend on how the bytes were cut: the head is looked for first (a memchr per line) and given to
+// Beast whole. Cost of a 400-byte request: about 1 µs.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +20,8 @@ enum class ParseState : std::uint8_t { kHead, kBody, kDone, kFailed };
 
 // Finds the end of a message head and refuses what no head may hold. `status` != 0: refuse with it.
 struct HeadScan {
-    std::size_t line = 0;       // start of the line being scanned
-    std::size_t searched = 0;   // no LF before it
+    std::size_t line = 0;      // start of the line being scanned
+    std::size_t searched = 0;  // no LF before it
     int status = 0;
     const char* message = "";
 };
@@ -32,16 +34,19 @@ std::size_t scan_head(HeadScan& scan, std::string_view bytes, const HeadLimits& 
 
 class RequestParser {
   public:
-    explicit RequestParser(const HttpLimits& limits);    // keeps a reference
+    explicit RequestParser(const HttpLimits& limits);  // keeps a reference
     ~RequestParser();
 
-    // Begins a message; its parts go into `into`, which must live until the next reset. Strings keep their capacity.
+    // Begins a message; its parts go into `into`, which must live until the next reset. Strings
+    // keep their capacity.
     void reset(HttpRequest& into);
     // Returns the number of bytes consumed. kDone: the rest belongs to the next request.
     std::size_t feed(std::string_view bytes);
 
     ParseState state() const { return state_; }
-    bool started() const { return started_; }      // a byte of this request was seen (empty lines before it do not count)
+    bool started() const {
+        return started_;
+    }  // a byte of this request was seen (empty lines before it do not count)
     // After kFailed.
     int error_status() const { return error_status_; }
     const std::string& error_message() const { return error_message_; }
@@ -85,7 +90,7 @@ class ResponseParser {
 
     ParseState state() const { return state_; }
     bool started() const { return started_; }
-    bool head_done() const { return head_done_; }    // also when the body fails later
+    bool head_done() const { return head_done_; }  // also when the body fails later
     const std::string& error_message() const { return error_message_; }
     // After the head.
     int status() const { return status_; }

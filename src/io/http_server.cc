@@ -15,7 +15,8 @@ constexpr std::size_t kMaxRefusing = 64;
 class Server final : public HttpServer {
   public:
     Server(Loop& loop, HttpLimits limits, HttpHandler handler)
-        : core_{.loop = loop, .limits = std::move(limits), .handler = std::move(handler)}, all_gone_(loop) {
+        : core_{.loop = loop, .limits = std::move(limits), .handler = std::move(handler)},
+          all_gone_(loop) {
         CHECK(core_.handler != nullptr);
     }
 
@@ -63,13 +64,15 @@ class Server final : public HttpServer {
                 continue;
             }
             ++core_.counters.refused;
-            if (refusing_.size() < kMaxRefusing) add(refusing_, std::move(*stream), door.tls)->start_refusing();
+            if (refusing_.size() < kMaxRefusing)
+                add(refusing_, std::move(*stream), door.tls)->start_refusing();
         }
     }
 
     HttpConnection* add(List& list, std::unique_ptr<Stream> stream, bool tls) {
         const auto at = list.emplace(list.end());
-        *at = std::make_shared<HttpConnection>(core_, std::move(stream), tls, [this, &list, at] { remove(list, at); });
+        *at = std::make_shared<HttpConnection>(core_, std::move(stream), tls,
+                                               [this, &list, at] { remove(list, at); });
         return at->get();
     }
 

@@ -82,9 +82,11 @@ std::vector<int> statuses(string_view bytes) {
 class HttpServerTest : public testing::Test {
   protected:
     void make(HttpLimits limits = {}) {
-        limits.error_body = [](int, string_view message) { return std::pair("text/x-error", string(message)); };
-        server_ = make_http_server(loop_, limits,
-                                   [this](HttpRequest& r, HttpReply& reply) { return handle(r, reply); });
+        limits.error_body = [](int, string_view message) {
+            return std::pair("text/x-error", string(message));
+        };
+        server_ = make_http_server(
+            loop_, limits, [this](HttpRequest& r, HttpReply& reply) { return handle(r, reply); });
         server_->serve(net_.listener(), false);
     }
     Peer dial() {
@@ -138,7 +140,8 @@ class HttpServerTest : public testing::Test {
         }
     }
 
-    // Everything that comes back for `bytes`, with time enough for every timeout; the connection must then be closed.
+    // Everything that comes back for `bytes`, with time enough for every timeout; the connection
+    // must then be closed.
     string talk(string_view bytes, std::size_t cut = 0) {
         Peer peer = dial();
         loop_.settle();
@@ -190,17 +193,25 @@ std::vector<Row> table() {
         {"content-length 0", post("Content-Length: 0\r\n", ""), {200}},
         {"post without length has no body", post("", ""), {200}},
         {"chunked", post(kChunked, "5\r\nhello\r\n0\r\n\r\n"), {200}},
-        {"chunked, upper case hex, extension", post(kChunked, "A;x=y;z=\"q\"\r\n0123456789\r\n0\r\n\r\n"), {200}},
+        {"chunked, upper case hex, extension",
+         post(kChunked, "A;x=y;z=\"q\"\r\n0123456789\r\n0\r\n\r\n"),
+         {200}},
         {"chunked with trailers", post(kChunked, "1\r\nx\r\n0\r\nA: b\r\nC: d\r\n\r\n"), {200}},
         {"tab and obs-text in a value", get("/", "x-show: a\tb\xe9\r\n"), {200}},
         {"empty value", get("/", "x-show:\r\n"), {200}},
         {"equal lengths twice", post("Content-Length: 2\r\nContent-Length: 2\r\n", "ab"), {200}},
         {"http/1.0 get", "GET / HTTP/1.0\r\n\r\n", {200}},
-        {"http/1.0 keep-alive", "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\nGET / HTTP/1.0\r\n\r\n", {200, 200}},
+        {"http/1.0 keep-alive",
+         "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\nGET / HTTP/1.0\r\n\r\n",
+         {200, 200}},
         {"connection close", get("/", "Connection: close\r\n") + get("/"), {200}},
-        {"pipelined", get("/1") + post("Content-Length: 3\r\n", "abc") + get("/2"), {200, 200, 200}},
+        {"pipelined",
+         get("/1") + post("Content-Length: 3\r\n", "abc") + get("/2"),
+         {200, 200, 200}},
         {"pipelined after chunked", post(kChunked, "1\r\nx\r\n0\r\n\r\n") + get("/2"), {200, 200}},
-        {"expect without body yet sent", post("Expect: 100-continue\r\nContent-Length: 2\r\n", "ab"), {200}},
+        {"expect without body yet sent",
+         post("Expect: 100-continue\r\nContent-Length: 2\r\n", "ab"),
+         {200}},
         {"upgrade is ignored", get("/", "Connection: upgrade\r\nUpgrade: h2c\r\n"), {200}},
         {"unknown method goes to the handler", "BREW / HTTP/1.1\r\nHost: h\r\n\r\n", {200}},
 
@@ -249,13 +260,19 @@ std::vector<Row> table() {
         {"LF after a value", get("/", "X: a\nY: b\r\n"), {400}},
         {"control in a value", get("/", "X: a\x01\r\n"), {400}},
         {"header block ends with LF", "GET / HTTP/1.1\r\nHost: h\r\n\n", {400}},
-        {"headers too large", get("/", "X: " + pad + "\r\nY: " + pad + "\r\nZ: " + pad + "\r\nU: " + pad + "\r\n"), {431}},
+        {"headers too large",
+         get("/", "X: " + pad + "\r\nY: " + pad + "\r\nZ: " + pad + "\r\nU: " + pad + "\r\n"),
+         {431}},
         {"endless headers", "GET / HTTP/1.1\r\nX: " + string(70'000, 'x'), {431}},
         {"unknown expectation", get("/", "Expect: magic\r\n"), {417}},
 
         // Length and framing (request smuggling).
-        {"length and encoding", post("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", "0\r\n\r\n"), {400}},
-        {"encoding and length", post("Transfer-Encoding: chunked\r\nContent-Length: 5\r\n", "0\r\n\r\n"), {400}},
+        {"length and encoding",
+         post("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", "0\r\n\r\n"),
+         {400}},
+        {"encoding and length",
+         post("Transfer-Encoding: chunked\r\nContent-Length: 5\r\n", "0\r\n\r\n"),
+         {400}},
         {"different lengths", post("Content-Length: 2\r\nContent-Length: 3\r\n", "abc"), {400}},
         {"different lengths in a list", post("Content-Length: 2, 3\r\n", "abc"), {400}},
         {"negative length", post("Content-Length: -1\r\n", ""), {400}},
@@ -269,12 +286,22 @@ std::vector<Row> table() {
         {"other encoding", post("Transfer-Encoding: gzip\r\n", ""), {501}},
         {"encoding list", post("Transfer-Encoding: gzip, chunked\r\n", "0\r\n\r\n"), {501}},
         {"identity", post("Transfer-Encoding: identity\r\n", ""), {501}},
-        {"encoding with a vertical tab", post("Transfer-Encoding: \x0b" "chunked\r\n", "0\r\n\r\n"), {400}},
-        {"encoding and a space before the colon", post("Transfer-Encoding : chunked\r\n", "0\r\n\r\n"), {400}},
-        {"chunked twice", post("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", "0\r\n\r\n"), {400}},
+        {"encoding with a vertical tab",
+         post("Transfer-Encoding: \x0b"
+              "chunked\r\n",
+              "0\r\n\r\n"),
+         {400}},
+        {"encoding and a space before the colon",
+         post("Transfer-Encoding : chunked\r\n", "0\r\n\r\n"),
+         {400}},
+        {"chunked twice",
+         post("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", "0\r\n\r\n"),
+         {400}},
         {"chunked list", post("Transfer-Encoding: chunked, chunked\r\n", "0\r\n\r\n"), {501}},
         {"quoted chunked", post("Transfer-Encoding: \"chunked\"\r\n", "0\r\n\r\n"), {501}},
-        {"encoding in http/1.0", "POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", {400}},
+        {"encoding in http/1.0",
+         "POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+         {400}},
         {"http/1.0 post without length", "POST / HTTP/1.0\r\n\r\nabc", {411}},
 
         // Chunks.
@@ -325,7 +352,8 @@ TEST_F(HttpServerTest, EverySplitGivesTheSame) {
         for (std::size_t cut = 1; cut < row.bytes.size(); ++cut) {
             SCOPED_TRACE(cut);
             auto got = parse_answers(talk(row.bytes, cut));
-            if (got.size() == whole.size() + 1 && !got.empty() && got[0].status == 100) got.erase(got.begin());
+            if (got.size() == whole.size() + 1 && !got.empty() && got[0].status == 100)
+                got.erase(got.begin());
             ASSERT_EQ(got, whole);
         }
     }
@@ -335,7 +363,8 @@ TEST_F(HttpServerTest, LongOnesByteByByteAndInOddPieces) {
     for (const auto& row : table()) {
         SCOPED_TRACE(row.name);
         const auto whole = statuses(talk(row.bytes));
-        for (const std::size_t step : {row.bytes.size() > 1000 ? std::size_t{997} : std::size_t{1}, std::size_t{4099}}) {
+        for (const std::size_t step :
+             {row.bytes.size() > 1000 ? std::size_t{997} : std::size_t{1}, std::size_t{4099}}) {
             Peer peer = dial();
             for (std::size_t at = 0; at < row.bytes.size(); at += step) {
                 peer.send(row.bytes.substr(at, step));
@@ -349,14 +378,18 @@ TEST_F(HttpServerTest, LongOnesByteByByteAndInOddPieces) {
 }
 
 TEST_F(HttpServerTest, RequestParts) {
-    EXPECT_EQ(parse_answers(talk(get("/a%20b%2Fc?d=%20", "x-show: yes\r\n")))[0].body, "GET /a b/c d=%20  yes");
+    EXPECT_EQ(parse_answers(talk(get("/a%20b%2Fc?d=%20", "x-show: yes\r\n")))[0].body,
+              "GET /a b/c d=%20  yes");
     EXPECT_EQ(parse_answers(talk(get("http://other/x?y")))[0].body, "GET /x y ");
     EXPECT_EQ(parse_answers(talk(get("http://other?y")))[0].body, "GET / y ");
-    EXPECT_EQ(parse_answers(talk(post(kChunked, "2\r\nab\r\n3;e=f\r\ncde\r\n0\r\nT: t\r\n\r\n")))[0].body, "POST /p  abcde");
+    EXPECT_EQ(
+        parse_answers(talk(post(kChunked, "2\r\nab\r\n3;e=f\r\ncde\r\n0\r\nT: t\r\n\r\n")))[0].body,
+        "POST /p  abcde");
 }
 
 TEST_F(HttpServerTest, HeadAndStatusWithoutBody) {
-    auto head = parse_answers(talk("HEAD /x HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"), true);
+    auto head =
+        parse_answers(talk("HEAD /x HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"), true);
     ASSERT_EQ(head.size(), 1u);
     EXPECT_EQ(head[0].headers.get("content-length"), "9");
     EXPECT_EQ(head[0].body, "");
@@ -372,9 +405,13 @@ TEST_F(HttpServerTest, CommonHeaders) {
     EXPECT_EQ(a[0].headers.get("server"), "nereid");
     EXPECT_EQ(a[0].headers.get("content-type"), "text/plain");
     EXPECT_FALSE(a[0].headers.has("connection"));
-    EXPECT_EQ(parse_answers(talk(get("/", "connection: close\r\n")))[0].headers.get("connection"), "close");
+    EXPECT_EQ(parse_answers(talk(get("/", "connection: close\r\n")))[0].headers.get("connection"),
+              "close");
     EXPECT_EQ(parse_answers(talk("GET / HTTP/1.0\r\n\r\n"))[0].headers.get("connection"), "close");
-    EXPECT_EQ(parse_answers(talk("GET / HTTP/1.0\r\nconnection: keep-alive\r\n\r\n"))[0].headers.get("connection"), "keep-alive");
+    EXPECT_EQ(
+        parse_answers(talk("GET / HTTP/1.0\r\nconnection: keep-alive\r\n\r\n"))[0].headers.get(
+            "connection"),
+        "keep-alive");
 }
 
 TEST_F(HttpServerTest, AHandlersHeaderCannotSplitTheResponse) {
@@ -412,7 +449,7 @@ TEST_F(HttpServerTest, AStreamThatBreaksIsCutVisibly) {
     peer.send(get("/cut") + get("/never"));
     loop_.advance(1s);
     EXPECT_TRUE(peer.ended);
-    EXPECT_TRUE(peer.received.ends_with("4\r\nhalf\r\n"));    // no last chunk
+    EXPECT_TRUE(peer.received.ends_with("4\r\nhalf\r\n"));  // no last chunk
     EXPECT_EQ(handled_, 1);
 }
 
@@ -455,7 +492,7 @@ TEST_F(HttpServerTest, A54DisconnectReachesTheHandlerAtOnce) {
         loop_.settle();
         EXPECT_EQ(disconnects_seen_, 0);
         half ? peer.half_close() : peer.close();
-        loop_.settle();    // no time passes
+        loop_.settle();  // no time passes
         EXPECT_EQ(disconnects_seen_, 1);
         EXPECT_EQ(server_->counters().open, 0u);
     }
@@ -513,7 +550,7 @@ TEST_F(HttpServerTest, ASlowReaderHoldsTheHandlerBack) {
     peer.send(get("/flood"));
     loop_.advance(30s);
     const int before = flooded_;
-    EXPECT_LE(before, 8);    // 64 KiB of pipe
+    EXPECT_LE(before, 8);  // 64 KiB of pipe
     peer.resume_reading();
     loop_.settle();
     EXPECT_EQ(flooded_, 100);
@@ -531,7 +568,8 @@ TEST_F(HttpServerTest, AClientThatDoesNotReadIsCut) {
     EXPECT_LT(flooded_, 100);
 }
 
-// Each 256 KiB of a large body has a timeout of its own: a slow client that makes progress is served.
+// Each 256 KiB of a large body has a timeout of its own: a slow client that makes progress is
+// served.
 TEST_F(HttpServerTest, ALargeBodyToASlowClient) {
     Peer peer = dial();
     peer.pause_reading();
@@ -565,7 +603,7 @@ TEST_F(HttpServerTest, AnEarlyAnswerIsReadableWhileTheClientStillSends) {
     peer.send(post("Content-Length: 99999999\r\n", string(1'000'000, 'x')));
     loop_.settle();
     EXPECT_EQ(statuses(peer.received), (std::vector{413}));
-    EXPECT_EQ(server_->counters().open, 1u);    // lingers
+    EXPECT_EQ(server_->counters().open, 1u);  // lingers
     loop_.advance(3s);
     EXPECT_EQ(server_->counters().open, 0u);
 }
@@ -577,12 +615,12 @@ TEST_F(HttpServerTest, Timeouts) {
     slow_body.send(post("Content-Length: 5\r\n", "he"));
     loop_.advance(9s);
     EXPECT_FALSE(slow_head.ended);
-    slow_head.send("x: y\r\n");    // does not buy time
+    slow_head.send("x: y\r\n");  // does not buy time
     loop_.advance(4s);
     EXPECT_TRUE(slow_head.ended);
     EXPECT_EQ(statuses(slow_head.received), (std::vector{408}));
     loop_.advance(40s);
-    slow_body.send("l");           // does: the timeout is between reads
+    slow_body.send("l");  // does: the timeout is between reads
     loop_.advance(50s);
     EXPECT_FALSE(slow_body.ended);
     loop_.advance(20s);
@@ -639,8 +677,10 @@ TEST_F(HttpServerTest, BodyLimit) {
     make(limits);
     EXPECT_EQ(statuses(talk(post("Content-Length: 10\r\n", "0123456789"))), (std::vector{200}));
     EXPECT_EQ(statuses(talk(post("Content-Length: 11\r\n", "0123456789a"))), (std::vector{413}));
-    EXPECT_EQ(statuses(talk(post(kChunked, "5\r\n01234\r\n5\r\n56789\r\n0\r\n\r\n"))), (std::vector{200}));
-    EXPECT_EQ(statuses(talk(post(kChunked, "5\r\n01234\r\n6\r\n56789a\r\n0\r\n\r\n"))), (std::vector{413}));
+    EXPECT_EQ(statuses(talk(post(kChunked, "5\r\n01234\r\n5\r\n56789\r\n0\r\n\r\n"))),
+              (std::vector{200}));
+    EXPECT_EQ(statuses(talk(post(kChunked, "5\r\n01234\r\n6\r\n56789a\r\n0\r\n\r\n"))),
+              (std::vector{413}));
 }
 
 TEST_F(HttpServerTest, LargeBodiesArrive) {
@@ -668,7 +708,7 @@ TEST_F(HttpServerTest, Drain) {
     EXPECT_FALSE(drained);
     wake_.notify();
     loop_.settle();
-    loop_.advance(3s);    // the linger
+    loop_.advance(3s);  // the linger
     const auto a = parse_answers(busy.received);
     ASSERT_EQ(a.size(), 1u);
     EXPECT_EQ(a[0].headers.get("connection"), "close");

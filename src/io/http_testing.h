@@ -1,5 +1,6 @@
-// Inside io, for its tests, fuzzers and benchmarks: a loop on virtual time, byte streams in memory with a bounded
-// buffer, and a network of them. Small and without faults of its own; the simulator's network is another thing.
+// Inside io, for its tests, fuzzers and benchmarks: a loop on virtual time, byte streams in memory
+// with a bounded buffer, and a network of them. Small and without faults of its own; the
+// simulator's network is another thing.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,9 @@ class TestLoop final : public Loop {
   public:
     ~TestLoop() override { destroy_tasks(); }
     TimePoint now() const override { return now_; }
-    WallTime wall_now() const override { return {std::chrono::seconds(784111777) + now_.since_origin}; }
+    WallTime wall_now() const override {
+        return {std::chrono::seconds(784111777) + now_.since_origin};
+    }
     void post(Fn fn) override { ready_.push_back(std::move(fn)); }
     TimerId arm(TimePoint at, Fn fn) override {
         const TimerId id = ++last_timer_;
@@ -66,11 +69,12 @@ class TestLoop final : public Loop {
 
 // One direction of a connection.
 struct TestPipe {
-    TestPipe(Loop& loop, std::size_t room) : capacity(room), reader(loop), writer(loop), hangup(loop) {}
+    TestPipe(Loop& loop, std::size_t room)
+        : capacity(room), reader(loop), writer(loop), hangup(loop) {}
     std::size_t capacity;
     std::string bytes;
-    bool ended = false;      // the writer has shut down or closed
-    bool refused = false;    // the reader has closed
+    bool ended = false;    // the writer has shut down or closed
+    bool refused = false;  // the reader has closed
     Waiter reader, writer, hangup;
 };
 
@@ -78,16 +82,19 @@ class TestStream final : public Stream {
   public:
     using Pair = std::pair<std::unique_ptr<Stream>, std::unique_ptr<Stream>>;
     static Pair make_pair(Loop& loop, std::size_t capacity = 64 << 10) {
-        auto a = std::make_shared<TestPipe>(loop, capacity), b = std::make_shared<TestPipe>(loop, capacity);
+        auto a = std::make_shared<TestPipe>(loop, capacity),
+             b = std::make_shared<TestPipe>(loop, capacity);
         return {std::make_unique<TestStream>(a, b), std::make_unique<TestStream>(b, a)};
     }
-    TestStream(std::shared_ptr<TestPipe> in, std::shared_ptr<TestPipe> out) : in_(std::move(in)), out_(std::move(out)) {}
+    TestStream(std::shared_ptr<TestPipe> in, std::shared_ptr<TestPipe> out)
+        : in_(std::move(in)), out_(std::move(out)) {}
     ~TestStream() override { close(); }
 
     Task<Result<std::size_t>> read(std::span<char> into, TimePoint deadline) override {
         return read(in_, into, deadline);
     }
-    Task<Result<void>> write(std::span<const std::string_view> pieces, TimePoint deadline) override {
+    Task<Result<void>> write(std::span<const std::string_view> pieces,
+                             TimePoint deadline) override {
         return write(out_, pieces, deadline);
     }
     Task<Result<void>> wait_hangup() override { return wait_hangup(in_); }
@@ -126,7 +133,8 @@ class TestStream final : public Stream {
             if (why == Wake::kDeadline) co_return Error{Code::kDeadlineExceeded, "nothing to read"};
         }
     }
-    static Task<Result<void>> write(Pipe p, std::span<const std::string_view> pieces, TimePoint deadline) {
+    static Task<Result<void>> write(Pipe p, std::span<const std::string_view> pieces,
+                                    TimePoint deadline) {
         for (std::string_view piece : pieces) {
             while (!piece.empty()) {
                 if (p->ended) co_return closed();
@@ -140,7 +148,8 @@ class TestStream final : public Stream {
                 }
                 const Wake why = co_await p->writer.wait(deadline);
                 if (why == Wake::kCancelled) co_return closed();
-                if (why == Wake::kDeadline) co_return Error{Code::kDeadlineExceeded, "nobody reads"};
+                if (why == Wake::kDeadline)
+                    co_return Error{Code::kDeadlineExceeded, "nobody reads"};
             }
         }
         co_return Result<void>{};
@@ -157,7 +166,8 @@ class TestStream final : public Stream {
 // Connections appear at the listener at once; there is one listener.
 class TestNetwork final : public Network {
   public:
-    explicit TestNetwork(Loop& loop, std::size_t capacity = 64 << 10) : loop_(loop), capacity_(capacity) {}
+    explicit TestNetwork(Loop& loop, std::size_t capacity = 64 << 10)
+        : loop_(loop), capacity_(capacity) {}
 
     Task<Result<std::unique_ptr<Stream>>> connect(const Endpoint&, TimePoint) override {
         ++connects;

@@ -1,7 +1,8 @@
 // Process: start, watch and signal a child process.
 //
-// The child gets PDEATHSIG=SIGKILL (it never outlives us), its own process group, closed file descriptors but those
-// listed, and its standard output and error as lines through `on_line`. All calls on the loop's thread.
+// The child gets PDEATHSIG=SIGKILL (it never outlives us), its own process group, closed file
+// descriptors but those listed, and its standard output and error as lines through `on_line`. All
+// calls on the loop's thread.
 #pragma once
 
 #include <functional>
@@ -16,22 +17,23 @@
 namespace nereid::io {
 
 struct ProcessSpec {
-    std::vector<std::string> argv;                                // argv[0] is a path
-    std::vector<std::pair<std::string, std::string>> env_extra;   // added to ours
+    std::vector<std::string> argv;                               // argv[0] is a path
+    std::vector<std::pair<std::string, std::string>> env_extra;  // added to ours
     std::vector<int> inherit_fds;
-    std::function<void(std::string_view line, bool is_stderr)> on_line;    // lines over 64 KiB are cut
+    std::function<void(std::string_view line, bool is_stderr)>
+        on_line;  // lines over 64 KiB are cut
 };
 struct ExitStatus {
-    int code = 0;        // exit code, when not signalled
-    int signal = 0;      // 0 = exited by itself
-    std::string to_string() const;    // "exit 1", "killed by SIGKILL"
+    int code = 0;                   // exit code, when not signalled
+    int signal = 0;                 // 0 = exited by itself
+    std::string to_string() const;  // "exit 1", "killed by SIGKILL"
 };
 
 class Process {
   public:
-    virtual ~Process() = default;    // kills (SIGKILL) and reaps a child that still lives
+    virtual ~Process() = default;  // kills (SIGKILL) and reaps a child that still lives
     virtual int pid() const = 0;
-    virtual Task<ExitStatus> wait() = 0;        // once
+    virtual Task<ExitStatus> wait() = 0;  // once
     virtual void signal(int number) = 0;
 };
 

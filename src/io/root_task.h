@@ -1,5 +1,5 @@
-// RootTask: a Task<void> that its owner starts and that is destroyed with its owner, where Loop::spawn gives the task
-// to the loop. Signal: one coroutine waits for notify() or a deadline.
+// RootTask: a Task<void> that its owner starts and that is destroyed with its owner, where
+// Loop::spawn gives the task to the loop. Signal: one coroutine waits for notify() or a deadline.
 //
 // Loop thread only. A RootTask may be reset while its task waits, not while the task runs.
 #pragma once
@@ -34,7 +34,9 @@ class RootTask {
   private:
     struct Root {
         struct promise_type {
-            Root get_return_object() { return {std::coroutine_handle<promise_type>::from_promise(*this)}; }
+            Root get_return_object() {
+                return {std::coroutine_handle<promise_type>::from_promise(*this)};
+            }
             std::suspend_always initial_suspend() const noexcept { return {}; }
             std::suspend_always final_suspend() const noexcept { return {}; }
             void return_void() const {}
@@ -67,7 +69,7 @@ class Signal {
         Wait(Signal& s, TimePoint d) : signal_(s), deadline_(d) {}
         Wait(const Wait&) = delete;
         Wait& operator=(const Wait&) = delete;
-        ~Wait() {    // also of a coroutine that is destroyed while it waits
+        ~Wait() {  // also of a coroutine that is destroyed while it waits
             if (!waiting_) return;
             signal_.waiter_ = {};
             signal_.disarm();

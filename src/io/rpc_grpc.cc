@@ -1,8 +1,9 @@
-// Rpc over gRPC's callback API with generic (byte buffer) calls. Every call is one bidirectional-streaming gRPC call, so
-// that unary and stream share one state machine; on the wire a unary call differs from a stream of one message in nothing.
+// Rpc over gRPC's callback API with generic (byte buffer) calls. Every call is one
+// bidirectional-streaming gRPC call, so that unary and stream share one state machine; on the wire
+// a unary call differs from a stream of one message in nothing.
 //
-// Threads: reactions (On...) run on gRPC's threads and only touch what their mutex guards, then post to the loop. A "hold"
-// keeps a client call alive while the loop may still start a read on it.
+// Threads: reactions (On...) run on gRPC's threads and only touch what their mutex guards, then
+// post to the loop. A "hold" keeps a client call alive while the loop may still start a read on it.
 #include <atomic>
 #include <condition_variable>
 #include <list>
@@ -30,33 +31,48 @@ namespace {
 
 constexpr const char* kCodeKey = "nereid-code";
 constexpr const char* kParamKey = "nereid-param-bin";
-constexpr std::size_t kMaxStatusMessage = 4 << 10;    // it travels in headers, which gRPC bounds at 8 KiB
+constexpr std::size_t kMaxStatusMessage =
+    4 << 10;  // it travels in headers, which gRPC bounds at 8 KiB
 
 std::string address_of(const std::string& host, std::uint16_t port) {
-    return host.find(':') == std::string::npos ? fmt::format("{}:{}", host, port) : fmt::format("[{}]:{}", host, port);
+    return host.find(':') == std::string::npos ? fmt::format("{}:{}", host, port)
+                                               : fmt::format("[{}]:{}", host, port);
 }
 
 grpc::StatusCode to_grpc(Code code) {
     switch (code) {
         case Code::kInvalidArgument:
         case Code::kContextLength:
-        case Code::kConfig: return grpc::StatusCode::INVALID_ARGUMENT;
-        case Code::kUnsupported: return grpc::StatusCode::UNIMPLEMENTED;
-        case Code::kUnauthenticated: return grpc::StatusCode::UNAUTHENTICATED;
-        case Code::kPermissionDenied: return grpc::StatusCode::PERMISSION_DENIED;
-        case Code::kNotFound: return grpc::StatusCode::NOT_FOUND;
-        case Code::kConflict: return grpc::StatusCode::FAILED_PRECONDITION;
-        case Code::kTooLarge: return grpc::StatusCode::OUT_OF_RANGE;
+        case Code::kConfig:
+            return grpc::StatusCode::INVALID_ARGUMENT;
+        case Code::kUnsupported:
+            return grpc::StatusCode::UNIMPLEMENTED;
+        case Code::kUnauthenticated:
+            return grpc::StatusCode::UNAUTHENTICATED;
+        case Code::kPermissionDenied:
+            return grpc::StatusCode::PERMISSION_DENIED;
+        case Code::kNotFound:
+            return grpc::StatusCode::NOT_FOUND;
+        case Code::kConflict:
+            return grpc::StatusCode::FAILED_PRECONDITION;
+        case Code::kTooLarge:
+            return grpc::StatusCode::OUT_OF_RANGE;
         case Code::kRateLimited:
         case Code::kOverloaded:
-        case Code::kNoSpace: return grpc::StatusCode::RESOURCE_EXHAUSTED;
+        case Code::kNoSpace:
+            return grpc::StatusCode::RESOURCE_EXHAUSTED;
         case Code::kUnavailable:
         case Code::kWorkerLost:
-        case Code::kIo: return grpc::StatusCode::UNAVAILABLE;
-        case Code::kCancelled: return grpc::StatusCode::CANCELLED;
-        case Code::kDeadlineExceeded: return grpc::StatusCode::DEADLINE_EXCEEDED;
-        case Code::kCorrupt: return grpc::StatusCode::DATA_LOSS;
-        case Code::kInternal: return grpc::StatusCode::INTERNAL;
+        case Code::kIo:
+            return grpc::StatusCode::UNAVAILABLE;
+        case Code::kCancelled:
+            return grpc::StatusCode::CANCELLED;
+        case Code::kDeadlineExceeded:
+            return grpc::StatusCode::DEADLINE_EXCEEDED;
+        case Code::kCorrupt:
+            return grpc::StatusCode::DATA_LOSS;
+        case Code::kInternal:
+            return grpc::StatusCode::INTERNAL;
     }
     return grpc::StatusCode::UNKNOWN;
 }
@@ -64,21 +80,33 @@ grpc::StatusCode to_grpc(Code code) {
 // For statuses that carry no code of ours: made by gRPC itself or by a foreign server.
 Code from_grpc(grpc::StatusCode code) {
     switch (code) {
-        case grpc::StatusCode::INVALID_ARGUMENT: return Code::kInvalidArgument;
-        case grpc::StatusCode::UNIMPLEMENTED: return Code::kUnsupported;
-        case grpc::StatusCode::UNAUTHENTICATED: return Code::kUnauthenticated;
-        case grpc::StatusCode::PERMISSION_DENIED: return Code::kPermissionDenied;
-        case grpc::StatusCode::NOT_FOUND: return Code::kNotFound;
+        case grpc::StatusCode::INVALID_ARGUMENT:
+            return Code::kInvalidArgument;
+        case grpc::StatusCode::UNIMPLEMENTED:
+            return Code::kUnsupported;
+        case grpc::StatusCode::UNAUTHENTICATED:
+            return Code::kUnauthenticated;
+        case grpc::StatusCode::PERMISSION_DENIED:
+            return Code::kPermissionDenied;
+        case grpc::StatusCode::NOT_FOUND:
+            return Code::kNotFound;
         case grpc::StatusCode::ALREADY_EXISTS:
         case grpc::StatusCode::ABORTED:
-        case grpc::StatusCode::FAILED_PRECONDITION: return Code::kConflict;
+        case grpc::StatusCode::FAILED_PRECONDITION:
+            return Code::kConflict;
         case grpc::StatusCode::OUT_OF_RANGE:
-        case grpc::StatusCode::RESOURCE_EXHAUSTED: return Code::kTooLarge;    // what gRPC says of too large a message
-        case grpc::StatusCode::UNAVAILABLE: return Code::kUnavailable;
-        case grpc::StatusCode::CANCELLED: return Code::kCancelled;
-        case grpc::StatusCode::DEADLINE_EXCEEDED: return Code::kDeadlineExceeded;
-        case grpc::StatusCode::DATA_LOSS: return Code::kCorrupt;
-        default: return Code::kInternal;
+        case grpc::StatusCode::RESOURCE_EXHAUSTED:
+            return Code::kTooLarge;  // what gRPC says of too large a message
+        case grpc::StatusCode::UNAVAILABLE:
+            return Code::kUnavailable;
+        case grpc::StatusCode::CANCELLED:
+            return Code::kCancelled;
+        case grpc::StatusCode::DEADLINE_EXCEEDED:
+            return Code::kDeadlineExceeded;
+        case grpc::StatusCode::DATA_LOSS:
+            return Code::kCorrupt;
+        default:
+            return Code::kInternal;
     }
 }
 
@@ -98,7 +126,8 @@ std::string to_string(const grpc::ByteBuffer& buffer) {
 
 // ------------------------------------------------------------------ client
 
-// Counts gRPC calls that are not done, so that the client can wait for gRPC's threads to leave them.
+// Counts gRPC calls that are not done, so that the client can wait for gRPC's threads to leave
+// them.
 struct CallCount {
     std::mutex mutex;
     std::condition_variable none;
@@ -121,9 +150,11 @@ struct CallCount {
 class ClientCall final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
                          public std::enable_shared_from_this<ClientCall> {
   public:
-    ClientCall(Loop& loop, std::shared_ptr<CallCount> count) : loop_(loop), changed_(loop), count_(std::move(count)) {}
+    ClientCall(Loop& loop, std::shared_ptr<CallCount> count)
+        : loop_(loop), changed_(loop), count_(std::move(count)) {}
 
-    void start(grpc::GenericStub& stub, const std::string& method, const std::string& request, TimePoint deadline) {
+    void start(grpc::GenericStub& stub, const std::string& method, const std::string& request,
+               TimePoint deadline) {
         self_ = shared_from_this();
         count_->add();
         if (deadline != TimePoint::never())
@@ -187,7 +218,8 @@ class ClientCall final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::
             self->changed_.wake(Wake::kEvent);
         });
         const auto count = count_;
-        std::exchange(self_, nullptr).reset();    // perhaps the last: nothing of this is used after it
+        std::exchange(self_, nullptr)
+            .reset();  // perhaps the last: nothing of this is used after it
         count->remove();
     }
 
@@ -219,10 +251,11 @@ class ClientCall final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::
     std::optional<Result<void>> end_;
 
     std::mutex mutex_;
-    bool reading_ = false, ended_ = false, cancelled_ = false, released_ = false;    // guarded by mutex_
+    bool reading_ = false, ended_ = false, cancelled_ = false,
+         released_ = false;  // guarded by mutex_
 
     std::shared_ptr<CallCount> count_;
-    std::shared_ptr<ClientCall> self_;    // until OnDone
+    std::shared_ptr<ClientCall> self_;  // until OnDone
 };
 
 class GrpcStream final : public RpcStream {
@@ -240,10 +273,12 @@ class GrpcClient final : public RpcClient {
     GrpcClient(Loop& loop, const std::string& target) : loop_(loop), stub_(channel(target)) {}
     ~GrpcClient() override { count_->wait_none(); }
 
-    Task<Result<std::string>> call(std::string method, std::string request, TimePoint deadline) override {
+    Task<Result<std::string>> call(std::string method, std::string request,
+                                   TimePoint deadline) override {
         return unary(open(std::move(method), std::move(request), deadline));
     }
-    std::unique_ptr<RpcStream> open(std::string method, std::string request, TimePoint deadline) override {
+    std::unique_ptr<RpcStream> open(std::string method, std::string request,
+                                    TimePoint deadline) override {
         auto call = std::make_shared<ClientCall>(loop_, count_);
         call->start(stub_, method, request, deadline);
         return std::make_unique<GrpcStream>(std::move(call));
@@ -253,7 +288,8 @@ class GrpcClient final : public RpcClient {
     static Task<Result<std::string>> unary(std::unique_ptr<RpcStream> stream) {
         auto answer = co_await stream->next();
         // A method that sends nothing is a stream that was called as unary.
-        if (!answer.ok() && answer.code() == Code::kNotFound && answer.error().message == "end of stream")
+        if (!answer.ok() && answer.code() == Code::kNotFound &&
+            answer.error().message == "end of stream")
             co_return Error{Code::kInternal, "the method ended without an answer"};
         co_return answer;
     }
@@ -276,9 +312,11 @@ class GrpcClient final : public RpcClient {
 
 class GrpcServer;
 
-class ServerCall final : public grpc::ServerGenericBidiReactor, public std::enable_shared_from_this<ServerCall> {
+class ServerCall final : public grpc::ServerGenericBidiReactor,
+                         public std::enable_shared_from_this<ServerCall> {
   public:
-    ServerCall(Loop& loop, grpc::GenericCallbackServerContext* context) : loop_(loop), context_(context), written_(loop) {}
+    ServerCall(Loop& loop, grpc::GenericCallbackServerContext* context)
+        : loop_(loop), context_(context), written_(loop) {}
 
     // gRPC's thread, before any reaction. `arrived` runs on the loop when the request is complete.
     void refuse(const Error& error) {
@@ -309,7 +347,8 @@ class ServerCall final : public grpc::ServerGenericBidiReactor, public std::enab
         if (result.ok()) return Finish(grpc::Status::OK);
         const Error& e = result.error();
         context_->AddTrailingMetadata(kCodeKey, std::string(code_info(e.code).name));
-        if (!e.param.empty()) context_->AddTrailingMetadata(kParamKey, e.param.substr(0, kMaxStatusMessage / 4));
+        if (!e.param.empty())
+            context_->AddTrailingMetadata(kParamKey, e.param.substr(0, kMaxStatusMessage / 4));
         Finish({to_grpc(e.code), e.message.substr(0, kMaxStatusMessage)});
     }
 
@@ -341,7 +380,7 @@ class ServerCall final : public grpc::ServerGenericBidiReactor, public std::enab
     bool gone_ = false;
 
     std::atomic<bool> finished_{false};
-    std::shared_ptr<ServerCall> self_;    // until OnDone
+    std::shared_ptr<ServerCall> self_;  // until OnDone
 };
 
 class GrpcServer final : public RpcServer, private grpc::CallbackGenericService {
@@ -349,7 +388,9 @@ class GrpcServer final : public RpcServer, private grpc::CallbackGenericService 
     explicit GrpcServer(Loop& loop) : loop_(loop), idle_(loop) {}
     ~GrpcServer() override { shut_down(); }
 
-    void handle(std::string method, RpcHandler handler) override { unary_[std::move(method)] = std::move(handler); }
+    void handle(std::string method, RpcHandler handler) override {
+        unary_[std::move(method)] = std::move(handler);
+    }
     void handle_stream(std::string method, RpcStreamHandler handler) override {
         streams_[std::move(method)] = std::move(handler);
     }
@@ -366,7 +407,9 @@ class GrpcServer final : public RpcServer, private grpc::CallbackGenericService 
         builder.RegisterCallbackGenericService(this);
         server_ = builder.BuildAndStart();
         if (server_ == nullptr || bound == 0)
-            return Error{Code::kConflict, address + " cannot be listened on; is it in use, or no address of this machine?"};
+            return Error{
+                Code::kConflict,
+                address + " cannot be listened on; is it in use, or no address of this machine?"};
         return static_cast<std::uint16_t>(bound);
     }
 
@@ -385,7 +428,8 @@ class GrpcServer final : public RpcServer, private grpc::CallbackGenericService 
     };
     using At = std::list<Running>::iterator;
 
-    grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext* context) override {
+    grpc::ServerGenericBidiReactor* CreateReactor(
+        grpc::GenericCallbackServerContext* context) override {
         const auto call = std::make_shared<ServerCall>(loop_, context);
         const std::lock_guard lock(mutex_);
         if (closed_) {
@@ -394,7 +438,8 @@ class GrpcServer final : public RpcServer, private grpc::CallbackGenericService 
         }
         std::erase_if(arriving_, [](const auto& weak) { return weak.expired(); });
         arriving_.push_back(call);
-        call->begin([this, alive = std::weak_ptr<int>(alive_)](std::shared_ptr<ServerCall> c, std::string request) {
+        call->begin([this, alive = std::weak_ptr<int>(alive_)](std::shared_ptr<ServerCall> c,
+                                                               std::string request) {
             if (!alive.expired()) arrived(c, std::move(request));
         });
         return call.get();
@@ -410,8 +455,10 @@ class GrpcServer final : public RpcServer, private grpc::CallbackGenericService 
             return call->finish(Error{Code::kUnsupported, "unknown method " + call->method()});
         const auto at = running_.emplace(running_.end());
         at->call = call;
-        if (unary != unary_.end()) at->task.start(run(at, unary->second, std::move(request)));
-        else at->task.start(run_stream(at, stream->second, std::move(request)));
+        if (unary != unary_.end())
+            at->task.start(run(at, unary->second, std::move(request)));
+        else
+            at->task.start(run_stream(at, stream->second, std::move(request)));
     }
 
     Task<void> run(At at, const RpcHandler& handler, std::string request) {
@@ -425,8 +472,9 @@ class GrpcServer final : public RpcServer, private grpc::CallbackGenericService 
         done(at);
     }
     Task<void> run_stream(At at, const RpcStreamHandler& handler, std::string request) {
-        const auto result =
-            co_await handler(std::move(request), [call = at->call](std::string m) { return ServerCall::send(call, std::move(m)); });
+        const auto result = co_await handler(std::move(request), [call = at->call](std::string m) {
+            return ServerCall::send(call, std::move(m));
+        });
         at->call->finish(result);
         done(at);
     }
@@ -438,7 +486,8 @@ class GrpcServer final : public RpcServer, private grpc::CallbackGenericService 
         });
     }
 
-    // Blocks until gRPC's threads have left: milliseconds, because by then every call has been told its end.
+    // Blocks until gRPC's threads have left: milliseconds, because by then every call has been told
+    // its end.
     void shut_down() {
         if (server_ == nullptr) return;
         stopping_ = true;
@@ -471,13 +520,17 @@ class GrpcServer final : public RpcServer, private grpc::CallbackGenericService 
     std::unique_ptr<grpc::Server> server_;
 
     std::mutex mutex_;
-    bool closed_ = false;                                          // guarded by mutex_
-    std::shared_ptr<int> alive_ = std::make_shared<int>(0);        // guarded by mutex_ against gRPC's threads
-    std::vector<std::weak_ptr<ServerCall>> arriving_;    // guarded by mutex_; not yet finished, perhaps not yet on the loop
+    bool closed_ = false;  // guarded by mutex_
+    std::shared_ptr<int> alive_ =
+        std::make_shared<int>(0);  // guarded by mutex_ against gRPC's threads
+    std::vector<std::weak_ptr<ServerCall>>
+        arriving_;  // guarded by mutex_; not yet finished, perhaps not yet on the loop
 };
 
 // gRPC writes its own lines to stderr, among our JSON logs; what matters comes back as an Error.
-void quiet_grpc() { gpr_set_log_function([](gpr_log_func_args*) {}); }
+void quiet_grpc() {
+    gpr_set_log_function([](gpr_log_func_args*) {});
+}
 
 }  // namespace
 
@@ -486,7 +539,8 @@ std::unique_ptr<RpcServer> make_grpc_server(Loop& loop) {
     return std::make_unique<GrpcServer>(loop);
 }
 
-std::unique_ptr<RpcClient> make_grpc_client(Loop& loop, const std::string& host, std::uint16_t port) {
+std::unique_ptr<RpcClient> make_grpc_client(Loop& loop, const std::string& host,
+                                            std::uint16_t port) {
     quiet_grpc();
     return std::make_unique<GrpcClient>(loop, address_of(host, port));
 }

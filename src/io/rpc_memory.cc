@@ -26,11 +26,11 @@ struct Call {
     explicit Call(Loop& loop) : caller(loop), sender(loop) {}
     // In the order of sending, whatever their delays: a call is one ordered stream.
     std::deque<std::shared_ptr<Item>> items;
-    Waiter caller;    // waits for an item to arrive
-    Waiter sender;    // a stream handler waits until the caller asks for a message
+    Waiter caller;  // waits for an item to arrive
+    Waiter sender;  // a stream handler waits until the caller asks for a message
     bool caller_gone = false;
-    bool wanted = false;     // the caller asks for a message
-    bool ending = false;     // its end was sent
+    bool wanted = false;  // the caller asks for a message
+    bool ending = false;  // its end was sent
 
     bool ready() const { return !items.empty() && items.front()->arrived; }
 };
@@ -56,7 +56,9 @@ class MemoryRpc::Server final : public RpcServer {
         abandon();
     }
 
-    void handle(std::string method, RpcHandler handler) override { unary_[std::move(method)] = std::move(handler); }
+    void handle(std::string method, RpcHandler handler) override {
+        unary_[std::move(method)] = std::move(handler);
+    }
     void handle_stream(std::string method, RpcStreamHandler handler) override {
         streams_[std::move(method)] = std::move(handler);
     }
@@ -64,12 +66,14 @@ class MemoryRpc::Server final : public RpcServer {
     Result<std::uint16_t> start(const std::string& host, std::uint16_t port) override {
         CHECK_MSG(address_.empty(), "start() of a server that has been started");
         while (port == 0) {
-            if (!world_->servers.contains(fmt::format("{}:{}", host, world_->next_port))) port = world_->next_port;
+            if (!world_->servers.contains(fmt::format("{}:{}", host, world_->next_port)))
+                port = world_->next_port;
             ++world_->next_port;
         }
         std::string address = fmt::format("{}:{}", host, port);
         if (!world_->servers.try_emplace(address, this).second)
-            return Error{Code::kConflict, address + " is in use; choose another port or stop the other process"};
+            return Error{Code::kConflict,
+                         address + " is in use; choose another port or stop the other process"};
         address_ = std::move(address);
         return port;
     }
@@ -85,8 +89,10 @@ class MemoryRpc::Server final : public RpcServer {
 
     // A request has arrived.
     void accept(const std::shared_ptr<Call>& call, const std::string& method, std::string request) {
-        if (stopping_) return finish(call, method, Error{Code::kUnavailable, address_ + " is stopping"});
-        if (request.size() > kMaxRpcMessage) return finish(call, method, Error{Code::kTooLarge, "request too large"});
+        if (stopping_)
+            return finish(call, method, Error{Code::kUnavailable, address_ + " is stopping"});
+        if (request.size() > kMaxRpcMessage)
+            return finish(call, method, Error{Code::kTooLarge, "request too large"});
         const auto unary = unary_.find(method);
         const auto stream = streams_.find(method);
         if (unary == unary_.end() && stream == streams_.end())
@@ -94,8 +100,10 @@ class MemoryRpc::Server final : public RpcServer {
         const auto at = running_.emplace(running_.end());
         at->call = call;
         at->method = method;
-        if (unary != unary_.end()) at->task.start(run(at, unary->second, std::move(request)));
-        else at->task.start(run_stream(at, stream->second, std::move(request)));
+        if (unary != unary_.end())
+            at->task.start(run(at, unary->second, std::move(request)));
+        else
+            at->task.start(run_stream(at, stream->second, std::move(request)));
     }
 
   private:
@@ -118,13 +126,16 @@ class MemoryRpc::Server final : public RpcServer {
     }
 
     Task<void> run_stream(At at, const RpcStreamHandler& handler, std::string request) {
-        const auto send = [this, at](std::string message) { return send_one(at, std::move(message)); };
+        const auto send = [this, at](std::string message) {
+            return send_one(at, std::move(message));
+        };
         auto result = co_await handler(std::move(request), send);
         finish(at->call, at->method, result);
         done(at);
     }
 
-    // One message on the way at a time, and it leaves when the caller asks: that is the backpressure.
+    // One message on the way at a time, and it leaves when the caller asks: that is the
+    // backpressure.
     Task<bool> send_one(At at, std::string message) {
         const auto call = at->call;
         while (!call->caller_gone && !call->wanted) co_await call->sender.wait();
@@ -137,7 +148,7 @@ class MemoryRpc::Server final : public RpcServer {
     void send_item(const std::shared_ptr<Call>& call, const std::string& method, Item item) {
         const auto shared = call->items.emplace_back(std::make_shared<Item>(std::move(item)));
         const Fate fate = world_->decide(address_, method);
-        if (fate.lost) return;    // and nothing behind it is seen
+        if (fate.lost) return;  // and nothing behind it is seen
         world_->loop.arm(world_->loop.now() + fate.delay, [call, shared] {
             shared->arrived = true;
             if (call->ready()) call->caller.wake(Wake::kEvent);
@@ -164,7 +175,8 @@ class MemoryRpc::Server final : public RpcServer {
         alive_ = std::make_shared<int>(0);
         for (auto& r : running_) {
             r.task.reset();
-            if (!r.call->ending) finish(r.call, r.method, Error{Code::kUnavailable, address_ + " has stopped"});
+            if (!r.call->ending)
+                finish(r.call, r.method, Error{Code::kUnavailable, address_ + " has stopped"});
         }
         running_.clear();
     }
@@ -183,21 +195,23 @@ namespace {
 
 class Stream final : public RpcStream {
   public:
-    Stream(const std::shared_ptr<MemoryRpc::World>& world, std::string server, std::string method, std::string request,
-           TimePoint deadline)
+    Stream(const std::shared_ptr<MemoryRpc::World>& world, std::string server, std::string method,
+           std::string request, TimePoint deadline)
         : call_(std::make_shared<Call>(world->loop)), deadline_(deadline) {
         const auto fate = world->decide(server, method);
         if (fate.lost) return;
-        world->loop.arm(world->loop.now() + fate.delay,
-                         [world, call = call_, server = std::move(server), method = std::move(method),
-                          request = std::move(request)]() mutable {
-                             if (call->caller_gone) return;
-                             const auto at = world->servers.find(server);
-                             if (at != world->servers.end()) return at->second->accept(call, method, std::move(request));
-                             call->items.push_back(std::make_shared<Item>(
-                                 Item{std::nullopt, Error{Code::kUnavailable, "nobody listens at " + server}, true}));
-                             call->caller.wake(Wake::kEvent);
-                         });
+        world->loop.arm(
+            world->loop.now() + fate.delay,
+            [world, call = call_, server = std::move(server), method = std::move(method),
+             request = std::move(request)]() mutable {
+                if (call->caller_gone) return;
+                const auto at = world->servers.find(server);
+                if (at != world->servers.end())
+                    return at->second->accept(call, method, std::move(request));
+                call->items.push_back(std::make_shared<Item>(Item{
+                    std::nullopt, Error{Code::kUnavailable, "nobody listens at " + server}, true}));
+                call->caller.wake(Wake::kEvent);
+            });
     }
     ~Stream() override {
         call_->caller_gone = true;
@@ -215,7 +229,7 @@ class Stream final : public RpcStream {
                 co_return Error{Code::kDeadlineExceeded, "the call's deadline has passed"};
         }
         const auto item = call->items.front();
-        if (!item->message) {    // stays: the end is told again
+        if (!item->message) {  // stays: the end is told again
             if (item->end.ok()) co_return Error{Code::kNotFound, "end of stream"};
             co_return item->end.error();
         }
@@ -229,17 +243,23 @@ class Stream final : public RpcStream {
 
 class Client final : public RpcClient {
   public:
-    Client(std::shared_ptr<MemoryRpc::World> world, std::string server) : world_(std::move(world)), server_(std::move(server)) {}
+    Client(std::shared_ptr<MemoryRpc::World> world, std::string server)
+        : world_(std::move(world)), server_(std::move(server)) {}
 
-    Task<Result<std::string>> call(std::string method, std::string request, TimePoint deadline) override {
+    Task<Result<std::string>> call(std::string method, std::string request,
+                                   TimePoint deadline) override {
         return unary(open(std::move(method), std::move(request), deadline));
     }
-    std::unique_ptr<RpcStream> open(std::string method, std::string request, TimePoint deadline) override {
-        return std::make_unique<Stream>(world_, server_, std::move(method), std::move(request), deadline);
+    std::unique_ptr<RpcStream> open(std::string method, std::string request,
+                                    TimePoint deadline) override {
+        return std::make_unique<Stream>(world_, server_, std::move(method), std::move(request),
+                                        deadline);
     }
 
   private:
-    static Task<Result<std::string>> unary(std::unique_ptr<RpcStream> stream) { co_return co_await stream->next(); }
+    static Task<Result<std::string>> unary(std::unique_ptr<RpcStream> stream) {
+        co_return co_await stream->next();
+    }
 
     std::shared_ptr<MemoryRpc::World> world_;
     std::string server_;
@@ -248,7 +268,8 @@ class Client final : public RpcClient {
 }  // namespace
 
 MemoryRpc::MemoryRpc(Loop& loop, FateFn fate)
-    : world_(std::make_shared<World>(World{.loop = loop, .fate = std::move(fate), .servers = {}})) {}
+    : world_(std::make_shared<World>(World{.loop = loop, .fate = std::move(fate), .servers = {}})) {
+}
 
 std::unique_ptr<RpcServer> MemoryRpc::make_server() { return std::make_unique<Server>(world_); }
 

@@ -1,5 +1,5 @@
-// MemoryRpc: the Rpc interfaces between processes that live on one loop, with delays and losses per message. For the
-// simulator and tests; deterministic as far as its hook is.
+// MemoryRpc: the Rpc interfaces between processes that live on one loop, with delays and losses per
+// message. For the simulator and tests; deterministic as far as its hook is.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,11 @@ namespace nereid::io {
 
 class MemoryRpc {
   public:
-    // What happens to one message (a request, a response, a stream's message or its end) to or from `server` ("host:port").
+    // What happens to one message (a request, a response, a stream's message or its end) to or from
+    // `server` ("host:port").
     struct Fate {
         Duration delay{0};
-        bool lost = false;    // the receiver never sees it: its deadline ends the wait
+        bool lost = false;  // the receiver never sees it: its deadline ends the wait
     };
     using FateFn = std::function<Fate(std::string_view server, std::string_view method)>;
 

@@ -20,7 +20,9 @@ using std::string;
 struct GrpcWorld {
     RealLoop loop;
     std::unique_ptr<RpcServer> make_server() { return make_grpc_server(loop); }
-    std::unique_ptr<RpcClient> make_client(std::uint16_t port) { return make_grpc_client(loop, "127.0.0.1", port); }
+    std::unique_ptr<RpcClient> make_client(std::uint16_t port) {
+        return make_grpc_client(loop, "127.0.0.1", port);
+    }
     bool until(const std::function<bool()>& done) { return loop.run_until(done, 10s); }
 };
 
@@ -28,7 +30,9 @@ struct MemoryWorld {
     TestLoop loop;
     MemoryRpc rpc{loop};
     std::unique_ptr<RpcServer> make_server() { return rpc.make_server(); }
-    std::unique_ptr<RpcClient> make_client(std::uint16_t port) { return rpc.make_client("127.0.0.1", port); }
+    std::unique_ptr<RpcClient> make_client(std::uint16_t port) {
+        return rpc.make_client("127.0.0.1", port);
+    }
     bool until(const std::function<bool()>& done) {
         for (int i = 0; i < 10'000 && !done(); ++i) loop.advance(1ms);
         return done();
@@ -54,22 +58,26 @@ class RpcTest : public testing::Test {
             co_await world_.loop.sleep_until(TimePoint::never());
             co_return "never";
         });
-        server_->handle_stream("/t/count", [](string r, std::function<Task<bool>(string)> send) -> Task<Result<void>> {
-            for (int i = 0; i < std::stoi(r); ++i) {
-                if (!co_await send(fmt::format("{}", i))) break;
-            }
-            co_return Result<void>{};
-        });
-        server_->handle_stream("/t/endless", [this](string, std::function<Task<bool>(string)> send) -> Task<Result<void>> {
-            const string message(100'000, 'x');
-            while (co_await send(message)) ++sent_;
-            ++saw_gone_;
-            co_return Result<void>{};
-        });
-        server_->handle_stream("/t/breaks", [](string, std::function<Task<bool>(string)> send) -> Task<Result<void>> {
-            (void)co_await send("one");
-            co_return Error{Code::kWorkerLost, "died"};
-        });
+        server_->handle_stream(
+            "/t/count", [](string r, std::function<Task<bool>(string)> send) -> Task<Result<void>> {
+                for (int i = 0; i < std::stoi(r); ++i) {
+                    if (!co_await send(fmt::format("{}", i))) break;
+                }
+                co_return Result<void>{};
+            });
+        server_->handle_stream(
+            "/t/endless",
+            [this](string, std::function<Task<bool>(string)> send) -> Task<Result<void>> {
+                const string message(100'000, 'x');
+                while (co_await send(message)) ++sent_;
+                ++saw_gone_;
+                co_return Result<void>{};
+            });
+        server_->handle_stream(
+            "/t/breaks", [](string, std::function<Task<bool>(string)> send) -> Task<Result<void>> {
+                (void)co_await send("one");
+                co_return Error{Code::kWorkerLost, "died"};
+            });
         const auto port = server_->start("127.0.0.1", 0);
         ASSERT_TRUE(port.ok()) << port.error().message;
         port_ = *port;
@@ -92,7 +100,8 @@ class RpcTest : public testing::Test {
     }
 
     // All messages, then the code of the end.
-    std::pair<std::vector<string>, Code> collect(string method, string request, std::size_t at_most = 1'000'000) {
+    std::pair<std::vector<string>, Code> collect(string method, string request,
+                                                 std::size_t at_most = 1'000'000) {
         std::vector<string> got;
         Code end = Code::kInternal;
         bool done = false;
@@ -136,7 +145,8 @@ TYPED_TEST(RpcTest, EveryCodeComesBack) {
         const Code code = static_cast<Code>(i);
         const auto got = this->call("/t/fail", string(code_info(code).name));
         ASSERT_FALSE(got.ok());
-        EXPECT_EQ(got.error(), (Error{code, "because of \xe2\x82\xac", "field[2]"})) << code_info(code).name;
+        EXPECT_EQ(got.error(), (Error{code, "because of \xe2\x82\xac", "field[2]"}))
+            << code_info(code).name;
     }
 }
 
@@ -155,7 +165,8 @@ TYPED_TEST(RpcTest, ManyAtOnce) {
         if (r.ok()) got[i] = *r;
         ++done;
     };
-    for (std::size_t i = 0; i < got.size(); ++i) tasks.emplace_back(std::make_unique<RootTask>())->start(run(i));
+    for (std::size_t i = 0; i < got.size(); ++i)
+        tasks.emplace_back(std::make_unique<RootTask>())->start(run(i));
     EXPECT_TRUE(this->world_.until([&] { return done == 200; }));
     for (std::size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i], fmt::format("echo {}", i));
 }
@@ -168,7 +179,9 @@ TYPED_TEST(RpcTest, Deadline) {
 TYPED_TEST(RpcTest, DestroyingACallCancels) {
     {
         RootTask task;
-        const auto run = [&]() -> Task<void> { (void)co_await this->client_->call("/t/slow", "", this->in(5s)); };
+        const auto run = [&]() -> Task<void> {
+            (void)co_await this->client_->call("/t/slow", "", this->in(5s));
+        };
         task.start(run());
         // Let the request reach the handler.
         EXPECT_EQ(*this->call("/t/echo", "x"), "echo x");
@@ -194,7 +207,7 @@ TYPED_TEST(RpcTest, StreamThatFails) {
 TYPED_TEST(RpcTest, ASlowReaderHoldsTheSenderBackAndLeavingIsSeen) {
     EXPECT_EQ(this->collect("/t/endless", "", 1).first.size(), 1u);
     EXPECT_TRUE(this->world_.until([&] { return this->saw_gone_ == 1; }));
-    EXPECT_LT(this->sent_, 200);    // gRPC's windows hold some MB; endless would be thousands
+    EXPECT_LT(this->sent_, 200);  // gRPC's windows hold some MB; endless would be thousands
 
     const auto stream = this->client_->open("/t/endless", "", this->in(5s));
     const int before = this->sent_;
@@ -245,7 +258,9 @@ TYPED_TEST(RpcTest, StopAtItsDeadlineEndsTheRest) {
 TYPED_TEST(RpcTest, DestroyedInTheMiddle) {
     const auto stream = this->client_->open("/t/endless", "", this->in(5s));
     RootTask task;
-    const auto run = [&]() -> Task<void> { (void)co_await this->client_->call("/t/hang", "", this->in(60s)); };
+    const auto run = [&]() -> Task<void> {
+        (void)co_await this->client_->call("/t/hang", "", this->in(60s));
+    };
     task.start(run());
     EXPECT_TRUE(this->world_.until([&] { return this->hanging_ == 1; }));
     this->server_.reset();
@@ -261,7 +276,9 @@ TYPED_TEST(RpcTest, PortInUse) {
 TEST(MemoryRpcTest, DelaysAndLosses) {
     TestLoop loop;
     bool lose = false;
-    MemoryRpc rpc(loop, [&](std::string_view, std::string_view) { return MemoryRpc::Fate{.delay = 10ms, .lost = lose}; });
+    MemoryRpc rpc(loop, [&](std::string_view, std::string_view) {
+        return MemoryRpc::Fate{.delay = 10ms, .lost = lose};
+    });
     const auto server = rpc.make_server();
     server->handle("/echo", [](string r) -> Task<Result<string>> { co_return r; });
     const auto port = server->start("a", 0);

@@ -1,10 +1,10 @@
 // Task<T>: a lazy coroutine with one awaiter, for the I/O shells. Decision rooms do not use it.
 //
-// A Task starts when it is awaited (or given to Loop::spawn) and resumes its awaiter by symmetric transfer, so that
-// long chains do not grow the stack. A Task runs on one loop only; nothing here is thread-safe. Our code throws
-// nothing: an exception that leaves a coroutine is a bug and aborts the process.
-// Destroying a Task that is suspended destroys its frame; whatever it awaits must tolerate that (Stream, Channel and
-// timers do: they unregister in the awaiter's destructor).
+// A Task starts when it is awaited (or given to Loop::spawn) and resumes its awaiter by symmetric
+// transfer, so that long chains do not grow the stack. A Task runs on one loop only; nothing here
+// is thread-safe. Our code throws nothing: an exception that leaves a coroutine is a bug and aborts
+// the process. Destroying a Task that is suspended destroys its frame; whatever it awaits must
+// tolerate that (Stream, Channel and timers do: they unregister in the awaiter's destructor).
 #pragma once
 
 #include <coroutine>
@@ -43,7 +43,9 @@ struct Promise : PromiseBase {
     std::optional<T> value;
     Task<T> get_return_object();
     template <class U>
-    void return_value(U&& v) { value.emplace(std::forward<U>(v)); }
+    void return_value(U&& v) {
+        value.emplace(std::forward<U>(v));
+    }
     T take() { return std::move(*value); }
 };
 
@@ -66,7 +68,10 @@ class [[nodiscard]] Task {
     explicit Task(Handle h) : h_(h) {}
     Task(Task&& o) noexcept : h_(std::exchange(o.h_, {})) {}
     Task& operator=(Task&& o) noexcept {
-        if (this != &o) { reset(); h_ = std::exchange(o.h_, {}); }
+        if (this != &o) {
+            reset();
+            h_ = std::exchange(o.h_, {});
+        }
         return *this;
     }
     Task(const Task&) = delete;
@@ -90,13 +95,18 @@ class [[nodiscard]] Task {
     }
 
   private:
-    void reset() { if (h_) h_.destroy(); h_ = {}; }
+    void reset() {
+        if (h_) h_.destroy();
+        h_ = {};
+    }
     Handle h_;
 };
 
 namespace detail {
 template <class T>
-Task<T> Promise<T>::get_return_object() { return Task<T>(std::coroutine_handle<Promise<T>>::from_promise(*this)); }
+Task<T> Promise<T>::get_return_object() {
+    return Task<T>(std::coroutine_handle<Promise<T>>::from_promise(*this));
+}
 inline Task<void> Promise<void>::get_return_object() {
     return Task<void>(std::coroutine_handle<Promise<void>>::from_promise(*this));
 }

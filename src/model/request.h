@@ -1,8 +1,9 @@
 // The canonical request: what every API dialect is translated into and every backend is fed from.
 //
-// Dialects (dialect/*) parse their JSON into a Request; the gateway never looks at dialect JSON again. For token
-// engines the gateway renders and tokenises it; for text engines engine/openai writes it out as Chat Completions.
-// Optional fields mean "the caller did not say": the default belongs to whoever consumes the field.
+// Dialects (dialect/*) parse their JSON into a Request; the gateway never looks at dialect JSON
+// again. For token engines the gateway renders and tokenises it; for text engines engine/openai
+// writes it out as Chat Completions. Optional fields mean "the caller did not say": the default
+// belongs to whoever consumes the field.
 #pragma once
 
 #include <cstdint>
@@ -19,66 +20,76 @@ namespace nereid::model {
 
 enum class Role : std::uint8_t { kSystem, kDeveloper, kUser, kAssistant, kTool };
 
-struct TextPart { std::string text; };
-struct ImagePart {
-    std::string url;          // http(s) URL, or empty when `bytes` is set
-    std::string bytes;        // decoded base64 / data URL
-    std::string media_type;
-    std::string detail;       // "auto", "low", "high" or empty
+struct TextPart {
+    std::string text;
 };
-struct RefusalPart { std::string text; };
+struct ImagePart {
+    std::string url;    // http(s) URL, or empty when `bytes` is set
+    std::string bytes;  // decoded base64 / data URL
+    std::string media_type;
+    std::string detail;  // "auto", "low", "high" or empty
+};
+struct RefusalPart {
+    std::string text;
+};
 using Part = std::variant<TextPart, ImagePart, RefusalPart>;
 
 struct ToolCall {
     std::string id;
     std::string name;
     std::string arguments;        // the model's own bytes; may be invalid JSON (case A101)
-    std::string name_space = {};    // Responses' namespace tools; empty elsewhere
+    std::string name_space = {};  // Responses' namespace tools; empty elsewhere
     bool custom = false;          // free-form input instead of JSON arguments
 };
 
 struct Message {
     Role role = Role::kUser;
-    std::vector<Part> parts;              // empty for content null or absent (cases A69, A70)
-    std::string reasoning = {};           // assistant history: reasoning_content
-    std::vector<ToolCall> tool_calls = {};    // assistant
-    std::string tool_call_id = {};        // tool
+    std::vector<Part> parts;                // empty for content null or absent (cases A69, A70)
+    std::string reasoning = {};             // assistant history: reasoning_content
+    std::vector<ToolCall> tool_calls = {};  // assistant
+    std::string tool_call_id = {};          // tool
     std::string name = {};
 };
 
 struct Tool {
     std::string name;
     std::string description;
-    Json parameters;          // JSON schema; null when the caller gave none
+    Json parameters;  // JSON schema; null when the caller gave none
     bool strict = false;
     bool custom = false;
-    Json format;              // custom tools: {"type":"text"} or a grammar
+    Json format;  // custom tools: {"type":"text"} or a grammar
     std::string name_space = {};
 };
 
 struct ToolChoice {
     enum class Kind : std::uint8_t { kAuto, kNone, kRequired, kNamed } kind = Kind::kAuto;
-    std::string name = {};                     // kNamed
-    std::vector<std::string> allowed = {};     // allowed_tools; empty = all
+    std::string name = {};                  // kNamed
+    std::vector<std::string> allowed = {};  // allowed_tools; empty = all
 };
 
 struct OutputFormat {
-    enum class Kind : std::uint8_t { kText, kJsonObject, kJsonSchema, kRegex, kGrammar } kind = Kind::kText;
+    enum class Kind : std::uint8_t {
+        kText,
+        kJsonObject,
+        kJsonSchema,
+        kRegex,
+        kGrammar
+    } kind = Kind::kText;
     std::string name = {};
-    Json schema = {};            // kJsonSchema
+    Json schema = {};  // kJsonSchema
     bool strict = false;
-    std::string source = {};     // kRegex: the expression; kGrammar: the text
-    std::string syntax = {};     // kGrammar: "gbnf", "lark", "ebnf"
+    std::string source = {};  // kRegex: the expression; kGrammar: the text
+    std::string syntax = {};  // kGrammar: "gbnf", "lark", "ebnf"
 };
 
 struct SamplingParams {
-    std::optional<double> temperature;          // [0, 2]; 0 = greedy
-    std::optional<double> top_p;                // (0, 1]
-    std::optional<std::int32_t> top_k;          // >= 1; absent or <= 0 = off
-    std::optional<double> min_p;                // [0, 1)
-    std::optional<double> frequency_penalty;    // [-2, 2]
-    std::optional<double> presence_penalty;     // [-2, 2]
-    std::optional<double> repetition_penalty;   // > 0
+    std::optional<double> temperature;         // [0, 2]; 0 = greedy
+    std::optional<double> top_p;               // (0, 1]
+    std::optional<std::int32_t> top_k;         // >= 1; absent or <= 0 = off
+    std::optional<double> min_p;               // [0, 1)
+    std::optional<double> frequency_penalty;   // [-2, 2]
+    std::optional<double> presence_penalty;    // [-2, 2]
+    std::optional<double> repetition_penalty;  // > 0
     std::optional<std::uint64_t> seed;
     std::vector<std::pair<TokenId, float>> logit_bias;
     bool operator==(const SamplingParams&) const = default;
@@ -89,38 +100,38 @@ enum class Endpoint : std::uint8_t { kChat, kCompletions, kEmbeddings, kResponse
 struct Request {
     Endpoint endpoint = Endpoint::kChat;
     std::string model;
-    std::vector<Message> messages;               // chat-like endpoints
+    std::vector<Message> messages;  // chat-like endpoints
     // Completions and embeddings: each entry is one prompt, as text or as token ids.
     std::vector<std::variant<std::string, std::vector<TokenId>>> prompts;
-    std::string suffix;                          // completions fill-in-the-middle
+    std::string suffix;  // completions fill-in-the-middle
 
     SamplingParams sampling;
-    std::optional<TokenCount> max_output_tokens; // absent = as much as the context leaves
+    std::optional<TokenCount> max_output_tokens;  // absent = as much as the context leaves
     std::uint32_t n = 1;
-    std::vector<std::string> stop;               // cut before the first occurrence of any
+    std::vector<std::string> stop;  // cut before the first occurrence of any
     std::vector<TokenId> stop_token_ids;
     bool ignore_eos = false;
     bool logprobs = false;
-    std::uint32_t top_logprobs = 0;              // 0..20
-    bool echo = false;                           // completions
+    std::uint32_t top_logprobs = 0;  // 0..20
+    bool echo = false;               // completions
 
     bool stream = false;
-    bool include_usage = false;                  // a last usage frame in the stream
+    bool include_usage = false;  // a last usage frame in the stream
 
     std::vector<Tool> tools;
     ToolChoice tool_choice;
     bool parallel_tool_calls = true;
     OutputFormat format;
-    std::string reasoning_effort;                // "", "none", "minimal", "low", "medium", "high", ...
-    Json template_args;                          // chat_template_kwargs, an object or null
+    std::string reasoning_effort;  // "", "none", "minimal", "low", "medium", "high", ...
+    Json template_args;            // chat_template_kwargs, an object or null
     bool add_generation_prompt = true;
 
-    std::string user;                            // user / safety_identifier
-    std::string affinity_key;                    // prompt_cache_key, session ids: routing only, never identity
+    std::string user;          // user / safety_identifier
+    std::string affinity_key;  // prompt_cache_key, session ids: routing only, never identity
     Json metadata;
-    std::string encoding_format;                 // embeddings: "", "float", "base64"
-    std::optional<std::uint32_t> dimensions;     // embeddings
-    std::vector<std::string> ignored_fields;     // accepted and not acted on, for the access log
+    std::string encoding_format;              // embeddings: "", "float", "base64"
+    std::optional<std::uint32_t> dimensions;  // embeddings
+    std::vector<std::string> ignored_fields;  // accepted and not acted on, for the access log
 };
 
 }  // namespace nereid::model
