@@ -10,7 +10,6 @@
 namespace nereid::io {
 
 LoopThreads::LoopThreads(std::size_t count) {
-    CHECK(count > 0);
     for (std::size_t i = 0; i < count; ++i) loops_.push_back(std::make_unique<RealLoop>());
     for (std::size_t i = 0; i < count; ++i) {
         // Until its thread has taken the loop over, a post() from here would count as one from the

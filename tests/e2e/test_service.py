@@ -114,7 +114,7 @@ def test_queued_requests_survive_a_crash(serve):
 
 
 def test_graceful_stop_finishes_streams(serve):
-    server = serve()
+    server = serve("--service.loops=1")
     chunks = iter(server.client().chat.completions.create(model="default", messages=NYMPH, max_tokens=60, stream=True,
                                                           extra_body={"ignore_eos": True}))
     next(chunks)
