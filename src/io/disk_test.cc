@@ -28,11 +28,14 @@ namespace {
 
 using FilePtr = std::unique_ptr<File>;
 
-struct RealDiskWorld : RealWorld {
-    RealDisk real{loop, 2};
+// Goes last: operations may run until the loop and the threads have gone.
+struct RootFolder {
     std::string root = testing::TempDir() + "nereid-disk-" + std::to_string(getpid());
-    RealDiskWorld() { std::filesystem::create_directories(root); }
-    ~RealDiskWorld() { std::filesystem::remove_all(root); }
+    RootFolder() { std::filesystem::create_directories(root); }
+    ~RootFolder() { std::filesystem::remove_all(root); }
+};
+struct RealDiskWorld : RootFolder, RealWorld {
+    RealDisk real{loop, 2};
     Disk& disk() { return real; }
 };
 struct SimDiskWorld : SimWorld {
