@@ -12,8 +12,41 @@ io::HttpLimits limits_of(const GatewayOptions& options) {
     io::HttpLimits limits;
     limits.max_header_bytes = static_cast<std::size_t>(options.max_header.value);
     limits.max_body_bytes = static_cast<std::size_t>(options.max_body.value);
-    limits.error_body = http_error_body;
     return limits;
+}
+
+// In the default dialect: the HTTP layer fails before a route is known.
+std::string http_error_body(int status, std::string_view message) {
+    std::string_view type = "invalid_request_error";
+    std::string_view code = "bad_request";
+    switch (status) {
+        case 408:
+            code = "request_timeout";
+            break;
+        case 411:
+            code = "length_required";
+            break;
+        case 413:
+            code = "request_too_large";
+            break;
+        case 414:
+            code = "uri_too_long";
+            break;
+        case 431:
+            code = "headers_too_large";
+            break;
+        case 501:
+            code = "not_implemented";
+            break;
+        case 505:
+            code = "http_version_not_supported";
+            break;
+        default:
+            if (status < 500) break;
+            type = "server_error";
+            code = status == 503 ? "overloaded" : "internal_error";
+    }
+    return error_json(message, type, code);
 }
 
 bool is_encoded(const io::HttpRequest& http) {
@@ -39,8 +72,14 @@ GatewayShard::GatewayShard(Core& core, ShardContext context, std::size_t number,
       prng_(static_cast<std::uint64_t>(context.loop->wall_now().since_epoch.count()) * 1000 +
             number),
       models_(entries, context) {
+    io::HttpLimits limits = limits_of(settings_->options);
+    limits.error_body = [this](int status, std::string_view message, io::Headers& headers) {
+        headers.add("content-type", "application/json");
+        headers.add("x-request-id", make_id("req", prng_));
+        return http_error_body(status, message);
+    };
     server_ = io::make_http_server(
-        loop_, limits_of(settings_->options),
+        loop_, std::move(limits),
         [this](io::HttpRequest& http, io::HttpReply& reply) { return handle(http, reply); });
 }
 
@@ -94,39 +133,6 @@ io::Task<void> GatewayShard::dispatch(Exchange& x, const RouteMatch& route) {
             break;
     }
     return serve_unknown_route(x);
-}
-
-std::pair<std::string, std::string> http_error_body(int status, std::string_view message) {
-    std::string_view type = "invalid_request_error";
-    std::string_view code = "bad_request";
-    switch (status) {
-        case 408:
-            code = "request_timeout";
-            break;
-        case 411:
-            code = "length_required";
-            break;
-        case 413:
-            code = "request_too_large";
-            break;
-        case 414:
-            code = "uri_too_long";
-            break;
-        case 431:
-            code = "headers_too_large";
-            break;
-        case 501:
-            code = "not_implemented";
-            break;
-        case 505:
-            code = "http_version_not_supported";
-            break;
-        default:
-            if (status < 500) break;
-            type = "server_error";
-            code = status == 503 ? "overloaded" : "internal_error";
-    }
-    return {"application/json", error_json(message, type, code)};
 }
 
 }  // namespace nereid::gateway

@@ -47,7 +47,4 @@ class GatewayShard {
     io::RootTask draining_;
 };
 
-// The bodies of errors that the HTTP layer itself answers (413, 431, 400 ...), in OpenAI's shape.
-std::pair<std::string, std::string> http_error_body(int status, std::string_view message);
-
 }  // namespace nereid::gateway

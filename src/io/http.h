@@ -100,10 +100,9 @@ struct HttpLimits {
     Duration linger_timeout =
         2s;  // after an early answer: time for the client to read it before the close
     std::uint32_t max_connections = 10'000;
-    // Body of an error response that the HTTP layer itself gives: (status, message) ->
-    // (content-type, body).
-    std::function<std::pair<std::string, std::string>(int status, std::string_view message)>
-        error_body;
+    // Body of an error response that the HTTP layer itself gives; sets content-type and what else
+    // such a response should say in its headers.
+    std::function<std::string(int status, std::string_view message, Headers& headers)> error_body;
 };
 
 struct HttpCounters {                // plain, the shell exports them

@@ -237,12 +237,8 @@ Task<void> HttpConnection::handle() {
     co_await core_.handler(request_, *this);
 
     if (reply_ == Reply::kNone) {
-        const auto [type, body] =
-            core_.limits.error_body
-                ? core_.limits.error_body(500, "the handler gave no answer")
-                : std::pair<std::string, std::string>("text/plain", "internal error\n");
         Headers headers;
-        headers.add("content-type", type);
+        const std::string body = error_body(500, "the handler gave no answer", headers);
         (void)co_await send(500, headers, body);
     } else if (reply_ == Reply::kStreaming) {
         abort();
@@ -252,13 +248,17 @@ Task<void> HttpConnection::handle() {
     on_disconnect_ = nullptr;
 }
 
+std::string HttpConnection::error_body(int status, std::string_view message,
+                                       Headers& headers) const {
+    if (core_.limits.error_body) return core_.limits.error_body(status, message, headers);
+    headers.add("content-type", "text/plain");
+    return std::string(message) + "\n";
+}
+
 Task<bool> HttpConnection::reject(int status, std::string message) {
     ++core_.counters.bad_requests;
-    const auto [type, body] =
-        core_.limits.error_body ? core_.limits.error_body(status, message)
-                                : std::pair<std::string, std::string>("text/plain", message + "\n");
     Headers headers;
-    headers.add("content-type", type);
+    const std::string body = error_body(status, message, headers);
     if (status == 503) headers.add("retry-after", "1");
     reply_ = Reply::kNone;
     close_after_ = linger_ = true;

@@ -68,6 +68,7 @@ class HttpConnection final : public HttpReply, public std::enable_shared_from_th
     Task<void> refuse();
     Task<bool> next_request();
     Task<void> handle();
+    std::string error_body(int status, std::string_view message, Headers& headers) const;
     Task<bool> reject(int status, std::string message);  // false, for next_request to return
     Task<bool> input_ended(bool timed_out);
     Task<Result<void>> write_slices(std::string_view body);

@@ -18,6 +18,10 @@ namespace nereid::io {
 
 namespace {
 
+std::string body_too_large(std::size_t limit) {
+    return "the body is larger than the limit of " + std::to_string(limit) + " bytes";
+}
+
 namespace http = boost::beast::http;
 using boost::beast::error_code;
 using View = boost::beast::string_view;
@@ -261,7 +265,7 @@ std::size_t RequestParser::feed_head(std::string_view bytes) {
         return used;
     }
     if (ec == http::error::body_limit) {
-        fail(413, "body too large");
+        fail(413, body_too_large(limits_.max_body_bytes));
     } else if (ec == http::error::header_limit) {
         fail(431, "too many headers");
     } else if (ec == http::error::bad_version) {
@@ -321,7 +325,7 @@ std::size_t RequestParser::feed_body(std::string_view bytes) {
         if (ec == http::error::need_more) return used;
         if (ec) {
             const bool large = ec == http::error::body_limit;
-            fail(large ? 413 : 400, large ? std::string("body too large") : ec.message());
+            fail(large ? 413 : 400, large ? body_too_large(limits_.max_body_bytes) : ec.message());
             return used;
         }
         if (beast_->is_done()) {

@@ -82,8 +82,9 @@ std::vector<int> statuses(string_view bytes) {
 class HttpServerTest : public testing::Test {
   protected:
     void make(HttpLimits limits = {}) {
-        limits.error_body = [](int, string_view message) {
-            return std::pair("text/x-error", string(message));
+        limits.error_body = [](int, string_view message, Headers& headers) {
+            headers.add("content-type", "text/x-error");
+            return string(message);
         };
         server_ = make_http_server(
             loop_, limits, [this](HttpRequest& r, HttpReply& reply) { return handle(r, reply); });

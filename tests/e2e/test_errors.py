@@ -83,7 +83,7 @@ def test_unknown_route_and_method(server):
 def test_body_too_large(serve):
     small = serve("--gateway.max-body=64KiB", ready=False)
     status, error = error_of(small.request("POST", CHAT, {**OK, "messages": [{"role": "user", "content": "x" * 100_000}]}))
-    assert status == 413 and "65536" in error["message"] or "64" in error["message"]    # A93
+    assert status == 413 and "65536" in error["message"]    # A93
     assert small.request("GET", "/health")[0] == 200
 
 
