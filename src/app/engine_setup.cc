@@ -75,7 +75,7 @@ void EngineOptions::bind(io::ConfigBinder& b) {
             .doc = "Room for the caches of all sequences; 0: parallel x context."});
     b.knob("engine.ubatch", ubatch,
            {.unit = "tokens",
-            .min = 64,
+            .min = 128,
             .max = 2048,
             .doc = "Largest piece of a prompt computed in one step; a multiple of 64."});
     b.knob("engine.threads", threads,

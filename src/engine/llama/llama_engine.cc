@@ -24,8 +24,8 @@ Result<LlamaOptions> complete(LlamaOptions o) {
     if (o.parallel < 1 || o.parallel > kMaxParallel) {
         return bad("parallel", fmt::format("{} is outside 1..{}", o.parallel, kMaxParallel));
     }
-    if (o.ubatch < kBlockTokens || o.ubatch > 2048 || o.ubatch % kBlockTokens != 0) {
-        return bad("ubatch", fmt::format("{} is no multiple of 64 within 64..2048", o.ubatch));
+    if (o.ubatch < 2 * kBlockTokens || o.ubatch > 2048 || o.ubatch % kBlockTokens != 0) {
+        return bad("ubatch", fmt::format("{} is no multiple of 64 within 128..2048", o.ubatch));
     }
     if (o.context_tokens != 0 && o.context_tokens < 2 * kBlockTokens)
         return bad("context_tokens", "less than 128");
@@ -115,7 +115,7 @@ void LlamaEngine::fill_info(const Digest256& model_digest) {
     info_.roles = static_cast<std::uint8_t>(model::RoleFlag::kUnified);
     auto& layout = info_.layout;
     layout.family = "llama.cpp/kv-rows-1";
-    layout.replay_tokens = 1;
+    layout.replay_tokens = kBlockTokens;
     // Under the rule the bits do not depend on the number of threads (README).
     layout.detail = fmt::format("v0.5.0; kv {}; flash attention {}; determinism {}; {}",
                                 options_.kv_type == KvType::kF16 ? "f16" : "q8_0",

@@ -159,7 +159,7 @@ class LlamaEngine final : public Engine {
                                      const std::vector<std::uint32_t>& wanted);
     Result<void> fail_step(const std::vector<Sequence*>& involved, DecodeStatus status);
     void end_prefill(Sequence& s, std::span<const float> logits);
-    void score_prompt(Sequence& s, std::size_t first_row, std::uint32_t rows, TokenCount before);
+    void score_prompt(Sequence& s, std::uint32_t rows, TokenCount before);
     void emit(Sequence& s, std::span<const float> logits);
     Result<TokenId> choose_token(Sequence& s, std::span<const float> logits);
     void store_new_blocks(Sequence& s, TokenCount before);

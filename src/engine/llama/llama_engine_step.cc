@@ -57,7 +57,6 @@ Result<model::StepFrame> LlamaEngine::step(TimePoint now) {
     state.ubatch = options_.ubatch;
     state.decode_gap = options_.decode_gap;
     state.since_decode = since_decode_;
-    state.determinism = options_.determinism;
     for (const auto& stream : streams_) {
         state.decoding += stream.owner != nullptr && stream.owner->phase == Phase::kDecode ? 1 : 0;
     }
@@ -212,8 +211,7 @@ void LlamaEngine::begin(Sequence& s, TimePoint now) {
 
 void LlamaEngine::restore_prefix(Sequence& s) {
     Stream& stream = streams_[s.stream];
-    // At least one token is left, so that the last ones are always computed the same way.
-    const std::uint32_t most = s.request.prompt_logprobs ? 0 : (s.prefill_end - 1) / kBlockTokens;
+    const std::uint32_t most = s.request.prompt_logprobs ? 0 : restorable_blocks(s.prefill_end);
     const std::span<const model::BlockKey> chain =
         std::span(s.chain).first(std::min<std::size_t>(most, s.chain.size()));
     const std::uint32_t resident = common_prefix(stream.resident, chain);
@@ -250,7 +248,7 @@ void LlamaEngine::restore_prefix(Sequence& s) {
 
 Result<void> LlamaEngine::run_prefill(Sequence& s, std::uint32_t planned) {
     const TokenCount before = s.past;
-    const std::uint32_t count = prefill_rows(s.prefill_end - before, planned, options_.determinism);
+    const std::uint32_t count = prefill_rows(s.prefill_end - before, planned);
     const bool last = before + count == s.prefill_end;
     const bool score = s.request.prompt_logprobs;
     const bool sampled_next = last && s.prefill_end == s.request.prompt.size();
@@ -261,22 +259,9 @@ Result<void> LlamaEngine::run_prefill(Sequence& s, std::uint32_t planned) {
                    .stream = s.stream,
                    .logits = score || (sampled_next && i + 1 == count)};
     }
-    // A tail of one token is a lone row, as in decoding.
-    std::vector<Padding> padded;
-    if (count == 1 && pairs_lone_rows()) {
-        std::vector<StreamState> states(streams_.size());
-        for (std::uint32_t i = 0; i < states.size(); ++i) {
-            states[i] = {.decoding = i == s.stream, .usable = true, .length = runtime_->length(i)};
-        }
-        padded = add_padding(rows, padding_rows(states, {.max_gap = 0}));
-    }
-    const auto own = static_cast<std::size_t>(
-        std::find_if(rows.begin(), rows.end(), [&](const Row& r) { return r.stream == s.stream; }) -
-        rows.begin());
     const Duration started = engine_clock();
     const DecodeStatus status = runtime_->decode(rows);
     const auto took = engine_clock() - started;
-    for (const Padding& p : padded) runtime_->truncate(p.stream, p.at);
     if (status != DecodeStatus::kOk) return fail_step({&s}, status);
     failures_in_row_ = 0;
     s.past += count;
@@ -285,19 +270,17 @@ Result<void> LlamaEngine::run_prefill(Sequence& s, std::uint32_t planned) {
     cost_.observe_prefill(count, before, took);
     ++counters_.prefill_steps;
     counters_.prefill_tokens += count;
-    if (score) score_prompt(s, own, count, before);
+    if (score) score_prompt(s, count, before);
     store_new_blocks(s, before);
-    if (last)
-        end_prefill(s, sampled_next ? runtime_->logits(own + count - 1) : std::span<const float>{});
+    if (last) end_prefill(s, sampled_next ? runtime_->logits(count - 1) : std::span<const float>{});
     return {};
 }
 
 // logprobs[i] belongs to prompt token i and comes from the logits of token i - 1.
-void LlamaEngine::score_prompt(Sequence& s, std::size_t first_row, std::uint32_t rows,
-                               TokenCount before) {
+void LlamaEngine::score_prompt(Sequence& s, std::uint32_t rows, TokenCount before) {
     if (s.prompt_logprobs.empty()) s.prompt_logprobs.push_back(0.0f);
     for (std::uint32_t i = 0; i < rows && before + i + 1 < s.request.prompt.size(); ++i) {
-        const auto logits = runtime_->logits(first_row + i);
+        const auto logits = runtime_->logits(i);
         const auto next = static_cast<std::size_t>(s.request.prompt[before + i + 1]);
         s.prompt_logprobs.push_back(
             static_cast<float>(static_cast<double>(logits[next]) - log_sum_exp(logits)));
@@ -529,8 +512,7 @@ void LlamaEngine::fill_load() {
         const Sequence& s = *waiting.front();
         const TokenCount left = s.prefill_end - std::min(s.past, s.prefill_end);
         if (left > 0)
-            load_.predicted_step =
-                cost_.prefill(prefill_rows(left, options_.ubatch, options_.determinism), s.past);
+            load_.predicted_step = cost_.prefill(prefill_rows(left, options_.ubatch), s.past);
     }
 }
 

@@ -20,7 +20,7 @@ struct LlamaOptions {
         16;  // sequences stepped at once, 1..kMaxParallel; each has a cache of its own
     TokenCount kv_tokens =
         0;  // all caches together; 0 = parallel x context; less lowers `parallel`
-    std::uint32_t ubatch = 512;  // most rows of one prefill call, a multiple of 64, 64..2048
+    std::uint32_t ubatch = 512;  // most rows of one prefill call, a multiple of 64, 128..2048
     std::uint32_t threads = 0;   // 0 = all cores
     ByteCount prefix_store_bytes = 512ull
                                    << 20;  // host memory for prompt blocks; 0 = none are kept

@@ -6,10 +6,15 @@
 
 namespace nereid::engine::llama {
 
-std::uint32_t prefill_rows(TokenCount remaining, std::uint32_t wanted, bool determinism) {
-    const std::uint32_t rows = std::min(remaining, wanted);
-    if (!determinism || remaining < kBlockTokens) return determinism ? remaining : rows;
-    return std::max(rows / kBlockTokens, 1u) * kBlockTokens;
+std::uint32_t prefill_rows(TokenCount remaining, std::uint32_t wanted) {
+    if (remaining < 2 * kBlockTokens) return remaining;
+    const std::uint32_t rows = std::max(std::min(remaining, wanted), kBlockTokens);
+    const std::uint32_t left = remaining - rows;
+    return left == 0 || left >= kBlockTokens ? rows : remaining - kBlockTokens;
+}
+
+std::uint32_t restorable_blocks(TokenCount prompt) {
+    return prompt < kBlockTokens ? 0 : (prompt - kBlockTokens) / kBlockTokens;
 }
 
 StepPlan plan_step(const PlanState& state, const StepCost& cost) {
@@ -18,15 +23,15 @@ StepPlan plan_step(const PlanState& state, const StepCost& cost) {
     const PrefillWork& next = state.waiting.front();
     std::uint32_t most = state.ubatch;
     if (next.limit != 0) most = std::min(most, next.limit);
-    const std::uint32_t whole = prefill_rows(next.remaining, most, state.determinism);
+    const std::uint32_t whole = prefill_rows(next.remaining, most);
     if (state.decoding == 0) return {Kind::kPrefill, whole};
 
     const bool burst = state.waiting.size() > state.decoding;
     const Duration gap = state.decode_gap * (burst ? kBurstFactor : 1);
     const Duration left = gap - state.since_decode;
     std::uint32_t rows = whole;
-    while (rows > kBlockTokens && cost.prefill(rows, next.context) > left) {
-        rows = prefill_rows(next.remaining, rows - kBlockTokens, state.determinism);
+    while (rows >= 2 * kBlockTokens && cost.prefill(rows, next.context) > left) {
+        rows = prefill_rows(next.remaining, rows - kBlockTokens);
     }
     const bool fits = cost.prefill(rows, next.context) <= left;
     const bool owed = state.since_decode > Duration{0};  // a decode step is due before more prefill

@@ -36,7 +36,6 @@ struct PlanState {
     Duration since_decode{0};          // prefill time spent since the last decode step
     std::uint32_t ubatch = 512;
     Duration decode_gap{0};
-    bool determinism = true;
 };
 struct StepPlan {
     enum class Kind : std::uint8_t { kIdle, kDecode, kPrefill } kind = Kind::kIdle;
@@ -45,9 +44,14 @@ struct StepPlan {
 };
 StepPlan plan_step(const PlanState& state, const StepCost& cost);
 
-// Rows of a prefill call under the rule: whole blocks while there is one, then the tail alone.
-// `wanted` >= 1. Without determinism simply min(wanted, remaining).
-std::uint32_t prefill_rows(TokenCount remaining, std::uint32_t wanted, bool determinism);
+// Rows of a prefill call. Each call of a prompt has at least 64, for below that ggml's attention
+// takes another kernel: other bits, and 40 ms a row at 1,200 tokens where the tiled one takes 2.
+// Only a prompt shorter than 64 is one smaller call. About `wanted` (>= 64) otherwise: a rest under
+// 128 is taken whole, a rest that would leave under 64 is split so that 64 are left.
+std::uint32_t prefill_rows(TokenCount remaining, std::uint32_t wanted);
+// Whole blocks of a prompt that may come from a cache: what is left to compute has at least 64 rows
+// too, so that cold and warm prompts are computed by the same kernel.
+std::uint32_t restorable_blocks(TokenCount prompt);
 
 // ---------------------------------------------------------------- which streams take part in a
 // decode

@@ -48,8 +48,8 @@ TEST(PlanStep, SimpleCases) {
     EXPECT_EQ(plan_step(state_of(0, {}), cost).kind, Kind::kIdle);
     EXPECT_EQ(plan_step(state_of(3, {}), cost), (StepPlan{Kind::kDecode, 0}));
     EXPECT_EQ(plan_step(state_of(0, {1000}), cost), (StepPlan{Kind::kPrefill, 512}));
-    EXPECT_EQ(plan_step(state_of(0, {100}), cost),
-              (StepPlan{Kind::kPrefill, 64}));  // the tail comes alone
+    EXPECT_EQ(plan_step(state_of(0, {100}), cost), (StepPlan{Kind::kPrefill, 100}));
+    EXPECT_EQ(plan_step(state_of(0, {550}), cost), (StepPlan{Kind::kPrefill, 486}));
     EXPECT_EQ(plan_step(state_of(0, {36}), cost), (StepPlan{Kind::kPrefill, 36}));
     auto scored = state_of(0, {1000});
     scored.waiting[0].limit = 64;
@@ -61,7 +61,6 @@ TEST(PlanStep, ChunkIsCutToTheGapAndDecodeIsOwedAfterIt) {
     auto s = state_of(2, {4000});
     const StepPlan first = plan_step(s, cost);
     EXPECT_EQ(first.kind, Kind::kPrefill);
-    EXPECT_EQ(first.rows % 64, 0u);
     EXPECT_LE(cost.prefill(first.rows, 0), 250ms);
     EXPECT_GE(first.rows, 64u);
     s.since_decode = 240ms;
@@ -84,7 +83,6 @@ TEST(PlanStep, BothSidesProgress) {
     for (int round = 0; round < 200; ++round) {
         PlanState s = state_of(1 + static_cast<std::uint32_t>(prng.below(20)), {});
         s.decode_gap = Duration{static_cast<std::int64_t>(prng.below(400'000'000))};
-        s.determinism = prng.chance(0.7);
         for (std::uint64_t i = 1 + prng.below(6); i > 0; --i) {
             s.waiting.push_back({static_cast<TokenCount>(1 + prng.below(3000)),
                                  static_cast<TokenCount>(prng.below(50) * 64), 0});
@@ -109,9 +107,6 @@ TEST(PlanStep, BothSidesProgress) {
             ++prefills_in_row;
             ASSERT_GE(plan.rows, 1u);
             ASSERT_LE(plan.rows, std::min<TokenCount>(s.waiting[0].remaining, s.ubatch));
-            if (s.determinism)
-                ASSERT_TRUE(plan.rows % 64 == 0 || plan.rows == s.waiting[0].remaining);
-            if (s.determinism && plan.rows % 64 != 0) ASSERT_LT(plan.rows, 64u);
             s.since_decode += cost.prefill(plan.rows, s.waiting[0].context);
             s.waiting[0].remaining -= plan.rows;
             s.waiting[0].context += plan.rows;
@@ -124,16 +119,25 @@ TEST(PlanStep, BothSidesProgress) {
     }
 }
 
-TEST(PrefillRows, WholeBlocksThenTheTail) {
-    for (TokenCount remaining = 1; remaining < 400; ++remaining) {
-        for (const std::uint32_t wanted : {1u, 63u, 64u, 100u, 128u, 512u}) {
-            const std::uint32_t rows = prefill_rows(remaining, wanted, true);
-            ASSERT_GE(rows, 1u);
-            ASSERT_LE(rows, remaining);
-            ASSERT_TRUE(remaining < 64 ? rows == remaining : rows % 64 == 0);
-            ASSERT_EQ(prefill_rows(remaining, wanted, false), std::min(remaining, wanted));
+// No call of a prompt of 64 or more has fewer than 64 rows, however it is cut, cold or warm.
+TEST(PrefillRows, NeverFewerThan64) {
+    for (TokenCount prompt = 1; prompt < 700; ++prompt) {
+        for (const std::uint32_t wanted : {64u, 100u, 128u, 512u}) {
+            ASSERT_LE(restorable_blocks(prompt) * 64, prompt);
+            for (const TokenCount hit : {0u, restorable_blocks(prompt) * 64}) {
+                TokenCount remaining = prompt - hit;
+                while (remaining > 0) {
+                    const std::uint32_t rows = prefill_rows(remaining, wanted);
+                    ASSERT_GE(rows, std::min<TokenCount>(prompt, 64)) << prompt << " " << wanted;
+                    ASSERT_LE(rows, std::min<TokenCount>(remaining, std::max(wanted, 127u)));
+                    remaining -= rows;
+                }
+            }
         }
     }
+    EXPECT_EQ(restorable_blocks(127), 0u);
+    EXPECT_EQ(restorable_blocks(128), 1u);
+    EXPECT_EQ(restorable_blocks(1262), 18u);
 }
 
 // Passes as llama.cpp makes them: maximal runs of consecutive streams.
