@@ -80,7 +80,7 @@ def main():
             scenarios = {
                 "decode_c1": lambda port, rng: decode(port, rng, 1, 96),
                 "decode_c16": lambda port, rng: decode(port, rng, 16, 32 if args.quick else 64),
-                "prefill_4k": lambda port, rng: prefill(port, rng, 1600 if args.quick else 3300),
+                "prefill_4k": lambda port, rng: prefill(port, rng, 900 if args.quick else 3300),
             }
             for scenario, measure in scenarios.items():
                 for name in order:
@@ -90,7 +90,7 @@ def main():
                     lib.say(f"round {r} {scenario} {name}: {value:.1f} tok/s")
         for r in range(1 if args.quick else 2):
             for name in commands:
-                groups, requests = (2, 16) if args.quick else (8, 64)
+                groups, requests = (1, 6) if args.quick else (8, 64)
                 ttft, answers = shared_prefix(ports[name], random.Random(f"shared{r}"), groups, requests, 16)
                 got[name].setdefault("shared_prefix_ttft", []).append(ttft)
                 lib.say(f"round {r} shared_prefix {name}: TTFT {ttft * 1e3:.1f} ms, prompt {answers[0].prompt_tokens}, "
@@ -107,7 +107,7 @@ def main():
         ratios[scenario] = ratio(scenario, "on")
         ratios[f"{scenario}_off"] = ratio(scenario, "off")
     if args.quick:
-        notes.append("quick: prefill of about 2,000 tokens, 2 groups of 8")
+        notes.append("quick: prefill of about 1,000 tokens, one group of 6")
     lib.finish("engine", metrics, ratios, notes)
 
 
