@@ -1,0 +1,35 @@
+// Family: the notation in which a model writes reasoning and tool calls.
+//
+// It is found from the chat template, since that is where a model's makers wrote the notation down;
+// a template that has none (or no template) gives kGeneric: we tell the model Hermes' form in the
+// system message ourselves. Pure; a search through the template.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "model/request.h"
+
+namespace nereid::text {
+
+enum class Family : std::uint8_t {
+    kGeneric,  // <tool_call>{"name":..., "arguments":{...}}</tool_call>, told in the system message
+    kHermes,   // the same form, known to the template (Hermes 2/3, Qwen 2.5, Qwen 3)
+    kQwenXml,  // <tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>
+    kLlama,    // {"name":..., "parameters":{...}}, maybe after <|python_tag|> (Llama 3.1 and later)
+    kMistral,  // [TOOL_CALLS][{"name":..., "arguments":{...}}], or [TOOL_CALLS]NAME[ARGS]{...}
+    kGemma,    // ```tool_code / ```json fences (Gemma 3), <start_function_call> (FunctionGemma)
+    kHarmony,  // <|channel|>commentary to=functions.NAME <|message|>{...}<|call|> (gpt-oss)
+    kDeepSeek3,  // <｜tool▁calls▁begin｜> ... (DeepSeek V3, R1, V3.1)
+    kDeepSeek4,  // <｜DSML｜tool_calls> ... (DeepSeek V4, V4.1; rendered by deepseek-recipe)
+};
+std::string_view name_of(Family family);
+Family detect_family(std::string_view chat_template);
+
+// The name under which a tool is shown to the model and called by it: tools of a namespace are
+// `namespace__name`, others keep theirs. Names are what the model sees only; events carry name and
+// namespace apart (case A102).
+std::string shown_name(std::string_view name_space, std::string_view name);
+
+}  // namespace nereid::text

@@ -1,0 +1,53 @@
+// From a request to the grammar that its answer must follow: response_format, tool_choice and
+// strict tools, in the model's notation. Pure: only the source is made here; the engine compiles
+// it, off its step thread, and refuses what cannot be enforced with kUnsupported or
+// kInvalidArgument whose message names the keyword (A62, A65). Cost: a copy of the schemas.
+//
+//   response_format json_object, json_schema    JSON schema
+//   regex; lark; gbnf and ebnf                   the same; the latter as Lark (gbnf.h)
+//   tool_choice required, named                  calls in the family's notation, arguments by the
+//                                                tool's schema
+//   tool_choice auto, a strict tool              free text; a call, once begun, follows its schema
+//   otherwise                                    none: auto never fails for a schema (A67)
+//
+// Schemas of tools that are not strict are enforced as far as they can be: keywords beyond that are
+// dropped (A63). Those of strict tools and of response_format are enforced whole or refused.
+// Reasoning before the answer is free: the grammar starts after it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "model/engine_port.h"
+#include "model/request.h"
+#include "text/family.h"
+#include "text/tokenizer.h"
+
+namespace nereid::text {
+
+struct Constraint {
+    model::GrammarKind kind = model::GrammarKind::kNone;
+    std::string source = {};
+    std::vector<TokenId> trigger = {};  // AddRequest::grammar_trigger
+    // Errors of the engine about the grammar belong to this field of the request:
+    // "response_format", "tools", "tool_choice".
+    std::string param = {};
+    // ParserOptions::forced_call: named tool_choice, where the answer is the arguments alone.
+    std::string forced_call = {};
+    bool calls_only = false;  // every finished answer is a call (required, named)
+};
+
+struct ConstraintContext {
+    Family family = Family::kGeneric;
+    const Tokenizer* tokenizer = nullptr;  // null: none (text engines)
+    bool in_reasoning = false;             // the prompt ends inside reasoning
+    std::uint8_t grammars = 0;             // EngineInfo::grammars
+};
+
+// kInvalidArgument: the request names a tool that it does not have, or gives a schema that is none
+// (A59: with param). kUnsupported: the engine enforces no such kind, or the request asks for a
+// response_format and forced calls at once.
+Result<Constraint> constrain(const model::Request& request, const ConstraintContext& context);
+
+}  // namespace nereid::text
