@@ -33,7 +33,7 @@ struct LlamaGeometry {
     ByteCount k_row_bytes = 0;  // ggml_row_size(type, n_embd_k_gqa) of one token
     ByteCount v_row_bytes = 0;
     TokenCount block_tokens = 64;
-    std::string detail;
+    std::string detail = {};
 };
 LayoutSpec llama_layout(const LlamaGeometry& g);
 
@@ -47,7 +47,7 @@ struct AttentionGeometry {
     std::uint32_t element_bits = 16;  // 4, 8, 16, 32
     ByteCount scale_bytes = 0;        // per token, layer and K or V (quantised caches)
     TokenCount block_tokens = 256;
-    std::string dtype;  // "bf16", "fp8_e4m3"
+    std::string dtype = {};  // "bf16", "fp8_e4m3"
 };
 LayoutSpec attention_layout(const AttentionGeometry& g);
 
@@ -58,7 +58,7 @@ struct MlaGeometry {
     ByteCount latent_bytes = 0;
     ByteCount indexer_bytes = 0;
     TokenCount block_tokens = 256;
-    std::string dtype;
+    std::string dtype = {};
 };
 LayoutSpec mla_layout(const MlaGeometry& g);
 
