@@ -55,9 +55,14 @@ class Index {
     static Result<std::unique_ptr<Index>> create(const Options& options);
 
     // ---- the writer's
-    enum class Put : std::uint8_t { kInserted, kUpdated, kFull };
-    // Inserts or replaces. kFull: neither bucket nor any chain of displacements has room (load over
-    // about 0.95); the table is as before. About 90 ns at 100 M entries, unbatched.
+    enum class Put : std::uint8_t {
+        kInserted,
+        kUpdated,
+        kReplaced,  // no room: took the place of the coldest SSD entry within reach, which is
+                    // forgotten (a miss from now on)
+        kFull,      // no room and nothing to replace; the table is as before
+    };
+    // Inserts or replaces. About 90 ns at 100 M entries, unbatched.
     Put put(ObjectKey key, const IndexEntry& entry);
     // Removes the entry if it is still at `location`; false otherwise.
     bool erase(ObjectKey key, Location location);
@@ -65,15 +70,13 @@ class Index {
     bool touch(ObjectKey key, ExpiryHour expiry);
     // Brings the lines of these keys near before a series of put/erase/touch.
     void prefetch(std::span<const ObjectKey> keys) const;
-    // Removes entries that have expired or for which `drop` is true, and ages CLOCK bits, in
-    // `buckets` buckets from where the last call stopped: a bounded slice of a full scan (case
-    // K20). Returns the number removed.
     struct Swept {
         std::uint64_t removed = 0;
         bool wrapped = false;  // this call reached the end of the table
     };
+    // Removes expired entries but those of tier DRAM (their owner does it) and ages CLOCK bits, in
+    // `buckets` buckets from where the last call stopped: a bounded slice of a full scan (K20).
     Swept sweep(std::uint64_t buckets, ExpiryHour now);
-    void clear();
 
     // ---- readers'
     std::optional<IndexEntry> find(ObjectKey key) const;
@@ -93,7 +96,8 @@ class Index {
         std::uint64_t capacity = 0;  // slots
         ByteCount bytes = 0;
         std::uint64_t displaced = 0;
-        std::uint64_t refused = 0;  // puts that found no room
+        std::uint64_t refused = 0;   // puts that found no room
+        std::uint64_t replaced = 0;  // entries forgotten for want of room
     };
     Stats stats() const;
 
@@ -102,16 +106,30 @@ class Index {
 
   private:
     struct Bucket;
-    struct Probe;
-    struct Place;
+    struct Probe {
+        std::uint64_t own;  // bucket
+        std::uint64_t tag;  // 48 bits, not 0
+    };
+    struct Place {
+        std::uint64_t bucket;
+        std::uint32_t slot;
+    };
     Index(io::MemoryRegion memory, std::uint64_t buckets, std::uint64_t seed);
     Probe probe(ObjectKey key) const;
     std::uint64_t other_bucket(std::uint64_t bucket, std::uint64_t tag) const;
-    bool read(const Probe& probe, IndexEntry& out) const;
+    bool look(const Probe& probe, IndexEntry& out) const;  // one try
+    bool read(const Probe& probe, IndexEntry& out) const;  // until it is no accident of a change
+    bool there(const Probe& probe, ExpiryHour now) const;
+    std::uint32_t run_of_hits(std::span<const ObjectKey> keys, std::span<const std::uint32_t> at,
+                              ExpiryHour now) const;
     std::optional<Place> place_of(const Probe& probe) const;
-    bool make_room(std::uint64_t bucket);
+    std::optional<std::uint32_t> free_slot(std::uint64_t bucket) const;
+    std::optional<Place> make_room(std::uint64_t own, std::uint64_t other);
+    std::optional<Place> coldest(std::uint64_t own, std::uint64_t other) const;
+    void write(Place at, std::uint64_t word0, std::uint64_t word1);
+    void move(Place from, Place to);
     void count_away(std::uint64_t bucket, int change);
-    void remove(std::uint64_t bucket, std::uint32_t slot);
+    void remove(Place at);
 
     io::MemoryRegion memory_;
     Bucket* buckets_ = nullptr;
@@ -120,8 +138,10 @@ class Index {
     std::uint64_t entries_ = 0;
     std::uint64_t displaced_ = 0;
     std::uint64_t refused_ = 0;
+    std::uint64_t replaced_ = 0;
     std::uint64_t sweep_at_ = 0;
-    std::atomic<std::uint64_t> moves_{0};
+    // Odd while the writer moves or rewrites an entry; a reader's miss during that is repeated.
+    std::atomic<std::uint64_t> change_{0};
 };
 
 }  // namespace nereid::kv
