@@ -29,12 +29,9 @@ namespace nereid::text {
 struct Constraint {
     model::GrammarKind kind = model::GrammarKind::kNone;
     std::string source = {};
-    std::vector<TokenId> trigger = {};  // AddRequest::grammar_trigger
     // Errors of the engine about the grammar belong to this field of the request:
     // "response_format", "tools", "tool_choice".
     std::string param = {};
-    // ParserOptions::forced_call: named tool_choice, where the answer is the arguments alone.
-    std::string forced_call = {};
     bool calls_only = false;  // every finished answer is a call (required, named)
 };
 

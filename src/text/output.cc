@@ -100,7 +100,9 @@ ChoiceOutput::ChoiceOutput(std::shared_ptr<const Tokenizer> tokenizer, Options o
 std::string_view ChoiceOutput::piece_of(const model::TokenOut& token) const {
     const auto& stops = options_.stop_token_ids;
     if (!stops.empty() && std::ranges::find(stops, token.token) != stops.end()) return {};
-    return tokenizer_->piece(token.token, Special::kPlain);
+    const auto& shown = options_.shown_tokens;
+    const bool marker = !shown.empty() && std::ranges::find(shown, token.token) != shown.end();
+    return tokenizer_->piece(token.token, marker ? Special::kParse : Special::kPlain);
 }
 
 bool ChoiceOutput::push(const std::vector<model::TokenOut>& tokens,

@@ -86,6 +86,8 @@ class ChoiceOutput {
         std::unique_ptr<OutputParser> parser;  // null = plain
         std::vector<TokenId> stop_token_ids =
             {};  // the request's own: such a token ends the choice and is not text
+        // Control tokens whose text the parser must see (text/parser.h, marker_tokens).
+        std::vector<TokenId> shown_tokens = {};
     };
     ChoiceOutput(std::shared_ptr<const Tokenizer> tokenizer, Options options);
 

@@ -30,9 +30,6 @@ struct ParserOptions {
     // Ids of calls are this and the call's index ("call_x7_0"); unique per response (A21).
     std::string call_id_prefix = "call_";
     bool in_reasoning = false;  // the prompt ends inside reasoning (opens_reasoning)
-    // The whole text is the call's argument object, the name is known (a grammar forces it):
-    // named tool_choice. Empty = the family's notation.
-    std::string forced_call = {};
     bool one_call = false;  // parallel_tool_calls = false: calls after the first are dropped (A98)
 };
 
@@ -42,6 +39,9 @@ std::unique_ptr<OutputParser> make_parser(Family family, const ParserOptions& op
 // Whether generation starts inside reasoning: the rendered prompt ends with the family's opening
 // marker (A86).
 bool opens_reasoning(Family family, std::string_view prompt_text);
+
+// The control token whose text this is, or -1.
+TokenId control_token(const Tokenizer& tokenizer, std::string_view text);
 
 // Control tokens that have no text for a reader but that the family's parser must see
 // (<|python_tag|>, [TOOL_CALLS], <|channel|>): ChoiceOutput::Options::shown_tokens.
