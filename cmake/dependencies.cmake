@@ -1,7 +1,7 @@
 # Debian libraries that rooms may use. Who may use which is tools/tidy's business; what links where is here:
 #   nereid_system     every room: fmt, simdjson, OpenSSL, toml++
 #   nereid_system_io  room io only: Boost.Asio and Beast (headers), gRPC, liburing
-#   nereid_system_store  room store only: SQLite
+#   nereid_system_store  room store only: SQLite, libpq
 function(nereid_need what package found)
   if(NOT found)
     message(FATAL_ERROR "${what} was not found. Mend: `./dev setup`, or `apt-get install --no-install-recommends ${package}`.")
@@ -47,7 +47,9 @@ target_link_libraries(nereid_system_io INTERFACE Boost::headers PkgConfig::URING
 pkg_check_modules(SQLITE QUIET IMPORTED_TARGET sqlite3)
 nereid_need("SQLite 3" libsqlite3-dev "${SQLITE_FOUND}")
 add_library(nereid_system_store INTERFACE)
-target_link_libraries(nereid_system_store INTERFACE PkgConfig::SQLITE)
+pkg_check_modules(LIBPQ QUIET IMPORTED_TARGET libpq)
+nereid_need("PostgreSQL's client library" libpq-dev "${LIBPQ_FOUND}")
+target_link_libraries(nereid_system_store INTERFACE PkgConfig::SQLITE PkgConfig::LIBPQ)
 
 if(NEREID_TESTS)
   find_package(GTest QUIET)

@@ -4,6 +4,9 @@
 #pragma once
 
 #include <memory>
+#include <utility>
+
+#include "base/aead.h"
 
 #include "gateway/access_log.h"
 #include "gateway/admission.h"
@@ -11,6 +14,7 @@
 #include "gateway/gateway.h"
 #include "gateway/probe.h"
 #include "io/tls.h"
+#include "store/records.h"
 
 namespace nereid::gateway {
 
@@ -20,14 +24,21 @@ struct Settings {
 };
 
 struct Core {
-    Core(std::int64_t queue_max, ops::Logger& logger, ops::Registry& metrics)
-        : admission(queue_max), probe(metrics), log(logger), registry(metrics) {}
+    Core(std::int64_t queue_max, ops::Logger& logger, ops::Registry& metrics, State kept)
+        : admission(queue_max),
+          probe(metrics),
+          log(logger),
+          registry(metrics),
+          records(std::move(kept.records)),
+          aead(kept.secret) {}
     Admission admission;
     Probe probe;
     ops::Logger& log;
     ops::Registry& registry;
     AccessLog access_log;
-    std::unique_ptr<io::TlsServer> tls;  // null = plain
+    std::shared_ptr<store::Records> records;  // never null
+    Aead aead;                                // seals reasoning that clients keep
+    std::unique_ptr<io::TlsServer> tls;       // null = plain
 };
 
 }  // namespace nereid::gateway

@@ -6,6 +6,7 @@
 
 #include "base/json.h"
 #include "base/utf8.h"
+#include "dialect/openai_error.h"
 #include "gateway/token_plan.h"
 
 namespace nereid::gateway {
@@ -189,20 +190,21 @@ io::Task<void> serve_root(Exchange& x) {
 io::Task<void> serve_unknown_route(Exchange& x) {
     x.ended_as("unknown_route");
     return x.send_json(
-        404, error_json(fmt::format("Unknown request URL: {} {}. Please check the URL for typos.",
-                                    x.http().method.substr(0, 16), x.http().path.substr(0, 200)),
-                        kInvalidRequest, "unknown_url"));
+        404, dialect::openai_error_json(
+                 fmt::format("Unknown request URL: {} {}. Please check the URL for typos.",
+                             x.http().method.substr(0, 16), x.http().path.substr(0, 200)),
+                 kInvalidRequest, "unknown_url"));
 }
 
 io::Task<void> serve_wrong_method(Exchange& x, std::string_view allow) {
     x.ended_as("wrong_method");
     io::Headers headers = x.headers("application/json");
     headers.add("allow", allow);
-    return x.send(
-        405, std::move(headers),
-        error_json(fmt::format("Not allowed to {} on {}; allowed: {}.",
-                               x.http().method.substr(0, 16), x.http().path.substr(0, 200), allow),
-                   kInvalidRequest, "method_not_allowed"));
+    return x.send(405, std::move(headers),
+                  dialect::openai_error_json(fmt::format("Not allowed to {} on {}; allowed: {}.",
+                                                         x.http().method.substr(0, 16),
+                                                         x.http().path.substr(0, 200), allow),
+                                             kInvalidRequest, "method_not_allowed"));
 }
 
 }  // namespace nereid::gateway

@@ -5,8 +5,8 @@
 
 #include <fmt/format.h>
 
-#include "base/json.h"
-#include "dialect/chat/chat.h"
+#include "dialect/messages/messages.h"
+#include "dialect/openai_error.h"
 #include "ops/trace.h"
 
 namespace nereid::gateway {
@@ -24,7 +24,7 @@ void add_retry_headers(io::Headers& headers, const Error& error, int status, Dur
     if (status < 500 && status != 429) return;
     const bool retry = code_info(error.code).retryable;
     headers.add("x-should-retry", retry ? "true" : "false");
-    if (!retry || (status != 429 && status != 503)) return;
+    if (!retry || (status != 429 && status != 503 && status != 529)) return;
     headers.add("retry-after", fmt::to_string(ceil_seconds(retry_after)));
     headers.add("retry-after-ms", fmt::to_string(retry_after / 1ms));
 }
@@ -74,8 +74,12 @@ io::Headers Exchange::headers(std::string_view content_type) const {
     io::Headers h;
     h.add("content-type", content_type);
     h.add("x-request-id", record.id);
-    h.add("openai-version", kApiVersion);
-    h.add("openai-processing-ms", fmt::to_string((loop_.now() - record.received) / 1ms));
+    if (speaks_messages(record.route)) {
+        h.add("request-id", record.id);
+    } else {
+        h.add("openai-version", kApiVersion);
+        h.add("openai-processing-ms", fmt::to_string((loop_.now() - record.received) / 1ms));
+    }
     if (core_.admission.draining()) h.add("connection", "close");
     return h;
 }
@@ -91,12 +95,16 @@ io::Task<void> Exchange::send_json(int status, std::string body) {
 }
 
 io::Task<void> Exchange::fail(Error error) {
-    const int status = dialect::chat::error_status(error);
+    const bool messages = speaks_messages(record.route);
+    const int status =
+        messages ? dialect::messages::error_status(error) : code_info(error.code).http_status;
     ended_as(code_info(error.code).name);
     io::Headers h = headers(kJson);
     add_retry_headers(h, error, status, options().retry_after);
     if (status == 401) h.add("www-authenticate", "Bearer");
-    return send(status, std::move(h), dialect::chat::error_body(error));
+    return send(status, std::move(h),
+                messages ? dialect::messages::error_body(error, record.id)
+                         : dialect::openai_error_body(error));
 }
 
 void Exchange::ended_as(std::string_view why) {
@@ -105,21 +113,6 @@ void Exchange::ended_as(std::string_view why) {
 
 void Exchange::write_failed(const Error& error) {
     record.end = error.code == Code::kDeadlineExceeded ? kEndSlowClient : kEndClientGone;
-}
-
-std::string error_json(std::string_view message, std::string_view type, std::string_view code,
-                       std::string_view param) {
-    std::string out;
-    JsonWriter w(out);
-    w.begin_object().key("error").begin_object();
-    w.member("message", message).member("type", type);
-    if (param.empty())
-        w.key("param").null();
-    else
-        w.member("param", param);
-    w.member("code", code);
-    w.end_object().end_object();
-    return out;
 }
 
 }  // namespace nereid::gateway

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "dialect/seal.h"
 #include "gateway/core.h"
 #include "gateway/record.h"
 #include "io/http.h"
@@ -33,6 +34,9 @@ class Exchange {
 
     RequestRecord record;
 
+    // For the reasoning that this caller keeps for us.
+    dialect::Seal seal() const { return {core_.aead, record.key}; }
+
     // false: no valid key was presented. Always true without a key file.
     bool authenticate();
     Result<void> admit();
@@ -43,8 +47,8 @@ class Exchange {
     // The whole response in one write. A client that is gone is noted in the record.
     io::Task<void> send(int status, io::Headers headers, std::string body);
     io::Task<void> send_json(int status, std::string body);
-    // The error in OpenAI's shape, with its status and retry hints; nothing may have been sent
-    // before.
+    // The error in the route's own shape, with its status and retry hints; nothing may have been
+    // sent before.
     io::Task<void> fail(Error error);
 
     // Sets why it ended, unless that is known already.
@@ -61,9 +65,5 @@ class Exchange {
     const ApiKey* key_ = nullptr;
     Admission::Ticket ticket_;
 };
-
-// An error object that no Error code stands for (unknown route, method, encoding).
-std::string error_json(std::string_view message, std::string_view type, std::string_view code,
-                       std::string_view param = {});
 
 }  // namespace nereid::gateway

@@ -63,12 +63,12 @@ class GatewayImpl final : public Gateway {
   public:
     GatewayImpl(std::vector<ShardContext> contexts, GatewayOptions options,
                 std::vector<ModelEntry> models, ops::Logger& log, ops::Registry& metrics,
-                std::shared_ptr<const KeyTable> keys)
+                std::shared_ptr<const KeyTable> keys, State state)
         : contexts_(std::move(contexts)),
           models_(std::move(models)),
           options_(std::move(options)),
           keys_(std::move(keys)),
-          core_(options_.queue_max, log, metrics) {}
+          core_(options_.queue_max, log, metrics, std::move(state)) {}
 
     ~GatewayImpl() override {
         for (auto& shard : shards_) run_on(shard->loop(), [&] { shard.reset(); });
@@ -165,12 +165,17 @@ class GatewayImpl final : public Gateway {
 Result<std::unique_ptr<Gateway>> make_gateway(std::vector<ShardContext> shards,
                                               GatewayOptions options,
                                               std::vector<ModelEntry> models, ops::Logger& log,
-                                              ops::Registry& metrics) {
+                                              ops::Registry& metrics, State state) {
     TRY_VOID(options.validate());
     TRY_VOID(check_models(models));
     TRY(auto keys, load_keys(options.api_keys, nullptr));
-    return std::unique_ptr<Gateway>(std::make_unique<GatewayImpl>(
-        std::move(shards), std::move(options), std::move(models), log, metrics, std::move(keys)));
+    if (!state.records) {
+        TRY(auto database, store::open_sqlite(":memory:"));
+        state.records = std::make_shared<store::Records>(std::move(database), *shards[0].loop);
+    }
+    return std::unique_ptr<Gateway>(
+        std::make_unique<GatewayImpl>(std::move(shards), std::move(options), std::move(models), log,
+                                      metrics, std::move(keys), std::move(state)));
 }
 
 }  // namespace nereid::gateway

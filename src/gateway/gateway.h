@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/result.h"
 #include "io/config.h"
 #include "io/http.h"
@@ -23,6 +24,7 @@
 #include "ops/metrics.h"
 #include "pools/text_backend.h"
 #include "pools/worker.h"
+#include "store/records.h"
 #include "text/tokenizer.h"
 
 namespace nereid::gateway {
@@ -87,9 +89,15 @@ class Gateway {
     virtual void drain(std::function<void()> done) = 0;
 };
 
+// What outlives requests and, in a database, the process.
+struct State {
+    std::shared_ptr<store::Records> records;  // null = in memory, on the first shard's loop
+    Digest256 secret{};                       // seals what clients keep for us; random
+};
+
 Result<std::unique_ptr<Gateway>> make_gateway(std::vector<ShardContext> shards,
                                               GatewayOptions options,
                                               std::vector<ModelEntry> models, ops::Logger& log,
-                                              ops::Registry& metrics);
+                                              ops::Registry& metrics, State state = {});
 
 }  // namespace nereid::gateway

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "base/json.h"
+#include "dialect/chat/chat.h"
 #include "gateway/responder.h"
 #include "gateway/subtask.h"
 #include "gateway/token_plan.h"
@@ -16,35 +16,17 @@ namespace {
 
 namespace chat = dialect::chat;
 
-Result<model::Request> parse(Exchange& x) {
-    auto body = Json::parse(x.http().body);
-    if (!body.ok()) {
-        return err(Code::kInvalidArgument, "We could not parse the JSON body of your request: " +
-                                               body.error().message + ".");
-    }
+Result<model::Request> parse(Exchange& x, const Json& body) {
     const chat::ParseLimits limits{.max_n = static_cast<std::uint32_t>(x.options().max_n),
                                    .strict_unknown_fields = x.options().strict_fields};
     switch (x.record.route) {
         case Route::kCompletions:
-            return chat::parse_completion(*body, limits);
+            return chat::parse_completion(body, limits);
         case Route::kEmbeddings:
-            return chat::parse_embeddings(*body, limits);
+            return chat::parse_embeddings(body, limits);
         default:
-            return chat::parse_chat(*body, limits);
+            return chat::parse_chat(body, limits);
     }
-}
-
-chat::ResponseMeta meta_of(const model::Request& r, std::string id, WallTime now) {
-    chat::ResponseMeta meta;
-    meta.id = std::move(id);
-    meta.model = r.model;
-    meta.created = now.seconds();
-    meta.include_usage = r.include_usage;
-    meta.logprobs = r.logprobs;
-    meta.n = r.n;
-    meta.endpoint = r.endpoint;
-    meta.encoding_format = r.encoding_format;
-    return meta;
 }
 
 std::string_view id_prefix(model::Endpoint endpoint) {
@@ -58,12 +40,41 @@ std::string_view id_prefix(model::Endpoint endpoint) {
     }
 }
 
+class ChatForm final : public Form {
+  public:
+    ChatForm(const model::Request& r, std::string id, WallTime now) {
+        meta_.id = std::move(id);
+        meta_.model = r.model;
+        meta_.created = now.seconds();
+        meta_.include_usage = r.include_usage;
+        meta_.logprobs = r.logprobs;
+        meta_.endpoint = r.endpoint;
+        meta_.encoding_format = r.encoding_format;
+    }
+    std::unique_ptr<dialect::Encoder> encoder(RunFacts facts) override {
+        return std::make_unique<chat::StreamEncoder>(with(std::move(facts)));
+    }
+    std::unique_ptr<dialect::Whole> whole(RunFacts facts) override {
+        return std::make_unique<chat::Collector>(with(std::move(facts)));
+    }
+
+  private:
+    chat::ResponseMeta with(RunFacts facts) {
+        meta_.system_fingerprint = std::move(facts.system_fingerprint);
+        meta_.n = facts.choices;
+        meta_.echo = std::move(facts.echo);
+        return std::move(meta_);
+    }
+    chat::ResponseMeta meta_;
+};
+
 // Same weights, same layout: same fingerprint.
 std::string fingerprint(const model::EngineInfo& info) {
     return "fp_" + to_hex(std::span(info.model_digest).first(5));
 }
 
-io::Task<void> run_tokens(Exchange& x, ShardTools tools, ShardModel& m, model::Request request) {
+io::Task<void> run_tokens(Exchange& x, ShardTools tools, ShardModel& m, model::Request request,
+                          Form& form) {
     const auto info = m.engine();
     if (!info.ok()) {
         co_await x.fail(info.error());
@@ -81,20 +92,18 @@ io::Task<void> run_tokens(Exchange& x, ShardTools tools, ShardModel& m, model::R
         co_await x.fail(std::move(plan.error()));
         co_return;
     }
-    chat::ResponseMeta meta =
-        meta_of(request, make_id(id_prefix(request.endpoint), tools.prng), x.loop().wall_now());
-    meta.system_fingerprint = fingerprint(**info);
-    meta.n = static_cast<std::uint32_t>(plan->adds.size());
-    meta.echo = std::move(plan->echo);
-    Responder responder(x, std::move(meta), request.stream);
+    RunFacts facts{.system_fingerprint = fingerprint(**info),
+                   .choices = plan->n,
+                   .echo = std::move(plan->echo),
+                   .prompt_tokens = plan->prompt_tokens.empty() ? 0 : plan->prompt_tokens[0]};
+    Responder responder(x, form, std::move(facts), request.stream);
     TokenRequest tokens(x, m, request, *std::move(plan), responder);
     co_await tokens.run();
 }
 
-io::Task<void> run_text(Exchange& x, ShardTools tools, ShardModel& m, model::Request request) {
-    Responder responder(
-        x, meta_of(request, make_id(id_prefix(request.endpoint), tools.prng), x.loop().wall_now()),
-        request.stream);
+io::Task<void> run_text(Exchange& x, ShardModel& m, model::Request request, Form& form) {
+    Responder responder(x, form, {.system_fingerprint = {}, .choices = request.n, .echo = {}},
+                        request.stream);
     request.model = m.entry->id;  // an alias means nothing to the server
     co_await m.backend->run(
         request,
@@ -116,24 +125,53 @@ io::Task<void> run_until_gone(Exchange& x, io::Task<void> work) {
 
 }  // namespace
 
+std::string hex_id(Prng& prng) {
+    return fmt::format("{:016x}{:08x}", prng.next(), prng.next() >> 32);
+}
+
 std::string make_id(std::string_view prefix, Prng& prng) {
-    return fmt::format("{}-{:016x}{:08x}", prefix, prng.next(), prng.next() >> 32);
+    return fmt::format("{}-{}", prefix, hex_id(prng));
+}
+
+Result<Json> parse_body(Exchange& x) {
+    auto body = Json::parse(x.http().body);
+    if (body.ok()) return body;
+    return err(Code::kInvalidArgument,
+               "We could not parse the JSON body of your request: " + body.error().message + ".");
+}
+
+io::Task<void> refuse(Exchange& x, Error error) {
+    x.core().probe.parse_error();
+    return x.fail(std::move(error));
+}
+
+Result<TokenCount> count_prompt(ShardModel& m, const model::Request& request) {
+    if (!m.worker)
+        return err(Code::kUnsupported, "This model's tokenizer is at its own server, not here.",
+                   "model");
+    TRY(const model::EngineInfo* info, m.engine());
+    return plan_count(request, m.entry->text, *info);
 }
 
 io::Task<void> generate(Exchange& x, ShardTools tools) {
-    auto request = parse(x);
+    auto body = parse_body(x);
+    auto request = body.ok() ? parse(x, *body) : Result<model::Request>(std::move(body.error()));
     if (!request.ok()) {
-        x.core().probe.parse_error();
-        co_await x.fail(std::move(request.error()));
+        co_await refuse(x, std::move(request.error()));
         co_return;
     }
-    x.record.model = request->model;
-    x.record.stream = request->stream;
-    x.record.ignored_fields = std::move(request->ignored_fields);
-    ShardModel* m = tools.models.find(request->model);
+    ChatForm form(*request, make_id(id_prefix(request->endpoint), tools.prng), x.loop().wall_now());
+    co_await run_request(x, tools, *std::move(request), form);
+}
+
+io::Task<void> run_request(Exchange& x, ShardTools tools, model::Request request, Form& form) {
+    x.record.model = request.model;
+    x.record.stream = request.stream;
+    x.record.ignored_fields = std::move(request.ignored_fields);
+    ShardModel* m = tools.models.find(request.model);
     if (m == nullptr) {
         x.record.model.clear();  // a name of the caller's invention is no label and no log text
-        co_await x.fail(no_such_model(request->model));
+        co_await x.fail(no_such_model(request.model));
         co_return;
     }
     if (auto admitted = x.admit(); !admitted.ok()) {
@@ -143,8 +181,8 @@ io::Task<void> generate(Exchange& x, ShardTools tools) {
         co_await x.fail(std::move(admitted.error()));
         co_return;
     }
-    auto work = m->worker ? run_tokens(x, tools, *m, *std::move(request))
-                          : run_text(x, tools, *m, *std::move(request));
+    auto work = m->worker ? run_tokens(x, tools, *m, std::move(request), form)
+                          : run_text(x, *m, std::move(request), form);
     co_await run_until_gone(x, std::move(work));
 }
 

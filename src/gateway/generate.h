@@ -1,10 +1,17 @@
-// The generating endpoints (chat, completions, embeddings): parse, admit, run on the engine that
-// the model names, and end early when the client goes away.
+// Running a request: find the model, admit, run on its engine, and end early when the client goes
+// away. The endpoints of the Chat dialect (chat, completions, embeddings) are here whole; those of
+// Messages and Responses parse for themselves and end in run_request.
 #pragma once
 
+#include <string>
+#include <string_view>
+
+#include "base/json.h"
 #include "base/prng.h"
 #include "gateway/exchange.h"
+#include "gateway/form.h"
 #include "gateway/models.h"
+#include "model/request.h"
 
 namespace nereid::gateway {
 
@@ -13,10 +20,25 @@ struct ShardTools {
     ShardModels& models;
     Prng& prng;  // ids and default seeds
 };
+
 // Completes when the response is complete or the client gone.
 io::Task<void> generate(Exchange& x, ShardTools tools);
 
-// "<prefix>-" and 24 hex digits.
+// Runs a parsed request into a response of `form`. Every failure has been answered when it
+// completes.
+io::Task<void> run_request(Exchange& x, ShardTools tools, model::Request request, Form& form);
+
+// The body of a request as JSON. kInvalidArgument, counted as a parse error.
+Result<Json> parse_body(Exchange& x);
+// Answers a request that could not be read.
+io::Task<void> refuse(Exchange& x, Error error);
+
+// Tokens of the prompt as the engine would bill them. kUnsupported for a model whose tokenizer is
+// elsewhere; otherwise as plan_tokens, but for the context, which a count may exceed.
+Result<TokenCount> count_prompt(ShardModel& model, const model::Request& request);
+
+// 24 hex digits; "<prefix>-" and these.
+std::string hex_id(Prng& prng);
 std::string make_id(std::string_view prefix, Prng& prng);
 
 }  // namespace nereid::gateway

@@ -3,32 +3,16 @@
 #include <utility>
 #include <variant>
 
+#include "dialect/chat/chat.h"
+
 namespace nereid::gateway {
-namespace {
-
-std::string_view to_string(model::FinishReason reason) {
-    switch (reason) {
-        case model::FinishReason::kStop:
-            return "stop";
-        case model::FinishReason::kLength:
-            return "length";
-        case model::FinishReason::kToolCalls:
-            return "tool_calls";
-        case model::FinishReason::kContentFilter:
-            return "content_filter";
-    }
-    return "stop";
-}
-
-}  // namespace
-
-Responder::Responder(Exchange& exchange, dialect::chat::ResponseMeta meta, bool stream)
-    : x_(exchange) {
+Responder::Responder(Exchange& exchange, Form& form, RunFacts facts, bool stream)
+    : x_(exchange), form_(form) {
     if (stream) {
         sse_.emplace(exchange);
-        encoder_.emplace(std::move(meta));
+        encoder_ = form.encoder(std::move(facts));
     } else {
-        collector_.emplace(std::move(meta));
+        collector_ = form.whole(std::move(facts));
     }
 }
 
@@ -48,11 +32,15 @@ io::Task<bool> Responder::on_events(std::vector<model::Event>& events) {
 io::Task<bool> Responder::stream(const std::vector<model::Event>& events) {
     if (failed_ && !sse_->opened()) {
         sse_.reset();  // no comment may slip out beside the error
+        frames_.clear();
+        for (const auto& event : events) encoder_->on(event, frames_);
+        if (form_.keeps_state()) co_await form_.before_end();
         co_await x_.fail(*std::move(failed_));
         co_return true;
     }
     frames_.clear();
     for (const auto& event : events) encoder_->on(event, frames_);
+    if (ended_ && form_.keeps_state()) co_await form_.before_end();
     if (!ended_ && !frames_.empty()) co_return co_await sse_->write(frames_);
     if (!co_await sse_->open()) co_return false;
     if (!ended_) co_return true;
@@ -60,6 +48,7 @@ io::Task<bool> Responder::stream(const std::vector<model::Event>& events) {
 }
 
 io::Task<void> Responder::send_whole() {
+    if (form_.keeps_state()) co_await form_.before_end();
     auto body = collector_->body();
     if (!body.ok()) {
         co_await x_.fail(std::move(body.error()));
@@ -86,7 +75,7 @@ void Responder::note_all(const std::vector<model::Event>& events) {
 void Responder::note(const model::Event& event, bool& output) {
     RequestRecord& r = x_.record;
     if (const auto* end = std::get_if<model::ChoiceEnd>(&event)) {
-        x_.ended_as(to_string(end->reason));
+        x_.ended_as(dialect::chat::finish_name(end->reason));
     } else if (const auto* done = std::get_if<model::Done>(&event)) {
         r.prompt_tokens = done->usage.prompt_tokens;
         r.cached_tokens = done->usage.cached_tokens;

@@ -5,12 +5,14 @@
 // (A26, A31).
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "dialect/chat/chat.h"
+#include "dialect/answer.h"
 #include "gateway/exchange.h"
+#include "gateway/form.h"
 #include "gateway/sse_writer.h"
 #include "model/event.h"
 
@@ -18,7 +20,8 @@ namespace nereid::gateway {
 
 class Responder {
   public:
-    Responder(Exchange& exchange, dialect::chat::ResponseMeta meta, bool stream);
+    // `form` must outlive the responder.
+    Responder(Exchange& exchange, Form& form, RunFacts facts, bool stream);
 
     // Headers of a stream; nothing for a whole answer. false as in on_events.
     io::Task<bool> open();
@@ -35,9 +38,10 @@ class Responder {
     io::Task<void> send_whole();
 
     Exchange& x_;
+    Form& form_;
     std::optional<SseWriter> sse_;
-    std::optional<dialect::chat::StreamEncoder> encoder_;
-    std::optional<dialect::chat::Collector> collector_;
+    std::unique_ptr<dialect::Encoder> encoder_;  // one of the two
+    std::unique_ptr<dialect::Whole> collector_;
     std::optional<Error> failed_;
     std::string frames_;
     bool ended_ = false;

@@ -1,12 +1,13 @@
 // The route table: method and path to Route. Pure.
 //
-// `/v1` may be left out for chat and completions (DeepSeek's clients), for the embeddings and for
-// the tokenizer; a slash at the end is forgiven. Routes are few: a linear search over them is
-// cheaper than a hash.
+// `/v1` may be left out for the generating endpoints (DeepSeek's clients), for the embeddings and
+// for the tokenizer; a slash at the end is forgiven. Paths without a variable are compared whole,
+// the busiest first; the others by their segments.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace nereid::gateway {
@@ -15,10 +16,32 @@ enum class Route : std::uint8_t {
     kChat,
     kCompletions,
     kEmbeddings,
+    kMessages,
+    kResponses,
     kModels,
     kModel,  // /v1/models/{id}; the id may hold slashes
     kTokenize,
     kDetokenize,
+    kCountTokens,
+    kInputTokens,
+    kCompact,
+    kResponse,  // GET, DELETE
+    kResponseCancel,
+    kInputItems,
+    kConversations,
+    kConversation,       // GET, POST, DELETE
+    kConversationItems,  // GET, POST
+    kConversationItem,   // GET, DELETE; id2 = the item's
+    kMessageBatches,     // GET, POST
+    kMessageBatch,       // GET, DELETE
+    kMessageBatchCancel,
+    kMessageBatchResults,
+    kFiles,  // GET, POST
+    kFile,   // GET, DELETE
+    kFileContent,
+    kBatches,  // GET, POST
+    kBatch,
+    kBatchCancel,
     kHealth,
     kReady,
     kMetrics,
@@ -32,12 +55,15 @@ std::string_view to_string(Route route);
 // Whether the route answers without a key. Health, readiness and metrics are for machines of the
 // operator and name neither keys nor prompts.
 bool needs_key(Route route);
+// Whether errors of this route are in Anthropic's shape; else in OpenAI's.
+bool speaks_messages(Route route);
 
 struct RouteMatch {
     Route route = Route::kUnknown;
     bool method_allowed = false;
-    std::string_view allow = {};  // for 405: "GET, HEAD"
-    std::string_view id = {};     // kModel: a view into `path`
+    std::string allow = {};    // for 405: "GET, HEAD"; only set when the method is not allowed
+    std::string_view id = {};  // the path's variables: views into `path`
+    std::string_view id2 = {};
 };
 RouteMatch match_route(std::string_view method, std::string_view path);
 

@@ -2,8 +2,10 @@
 
 #include <utility>
 
+#include "dialect/openai_error.h"
 #include "gateway/endpoints.h"
 #include "gateway/generate.h"
+#include "gateway/messages_endpoint.h"
 
 namespace nereid::gateway {
 namespace {
@@ -46,7 +48,7 @@ std::string http_error_body(int status, std::string_view message) {
             type = "server_error";
             code = status == 503 ? "overloaded" : "internal_error";
     }
-    return error_json(message, type, code);
+    return dialect::openai_error_json(message, type, code);
 }
 
 bool is_encoded(const io::HttpRequest& http) {
@@ -56,9 +58,10 @@ bool is_encoded(const io::HttpRequest& http) {
 
 io::Task<void> refuse_encoding(Exchange& x) {
     x.ended_as("unsupported_encoding");
-    return x.send_json(
-        415, error_json("A compressed body is not supported; send it without content-encoding.",
-                        "invalid_request_error", "unsupported_content_encoding"));
+    return x.send_json(415,
+                       dialect::openai_error_json(
+                           "A compressed body is not supported; send it without content-encoding.",
+                           "invalid_request_error", "unsupported_content_encoding"));
 }
 
 }  // namespace
@@ -113,6 +116,10 @@ io::Task<void> GatewayShard::dispatch(Exchange& x, const RouteMatch& route) {
         case Route::kCompletions:
         case Route::kEmbeddings:
             return generate(x, {models_, prng_});
+        case Route::kMessages:
+            return serve_messages(x, {models_, prng_});
+        case Route::kCountTokens:
+            return serve_count_tokens(x, {models_, prng_});
         case Route::kModels:
             return serve_models(x, models_);
         case Route::kModel:
@@ -129,7 +136,7 @@ io::Task<void> GatewayShard::dispatch(Exchange& x, const RouteMatch& route) {
             return serve_metrics(x, models_);
         case Route::kRoot:
             return serve_root(x);
-        case Route::kUnknown:
+        default:
             break;
     }
     return serve_unknown_route(x);

@@ -191,6 +191,8 @@ Result<std::vector<Prompt>> encode_prompts(const Request& r, const PlanInput& in
 
 const char* prompt_field(const Request& r) {
     switch (r.endpoint) {
+        case model::Endpoint::kResponses:
+            return "input";
         case model::Endpoint::kCompletions:
             return "prompt";
         case model::Endpoint::kEmbeddings:
@@ -200,12 +202,17 @@ const char* prompt_field(const Request& r) {
     }
 }
 
-// The words are OpenAI's: clients recognise an overflow by them (A61).
+// The words are OpenAI's, or Anthropic's: clients recognise an overflow by them (A61).
 Result<TokenCount> room_for_output(const Request& r, std::size_t prompt, TokenCount context) {
     const char* field = prompt_field(r);
     const bool embed = r.endpoint == model::Endpoint::kEmbeddings;
     if (prompt == 0) return err(Code::kInvalidArgument, "The prompt has no tokens.", field);
     if (prompt >= context + (embed ? 1u : 0u)) {
+        if (r.endpoint == model::Endpoint::kMessages) {
+            return err(Code::kContextLength,
+                       fmt::format("prompt is too long: {} tokens > {} maximum", prompt, context),
+                       field);
+        }
         return err(Code::kContextLength,
                    fmt::format("This model's maximum context length is {} tokens. However, your {} "
                                "resulted in {} tokens. Please reduce the length of the {}.",
@@ -214,6 +221,8 @@ Result<TokenCount> room_for_output(const Request& r, std::size_t prompt, TokenCo
     }
     const auto room = context - static_cast<TokenCount>(prompt);
     if (!r.max_output_tokens || embed) return room;
+    // Its max_tokens is mandatory, so clients name the most they can think of (A61).
+    if (r.endpoint == model::Endpoint::kMessages) return std::min(*r.max_output_tokens, room);
     if (*r.max_output_tokens > room) {
         return err(Code::kContextLength,
                    fmt::format("This model's maximum context length is {} tokens. However, you "
@@ -267,6 +276,14 @@ std::vector<TokenId> encode_prompt(const text::Tokenizer& tokenizer, std::string
     if (add_bos && tokenizer.bos() >= 0) out.push_back(tokenizer.bos());
     tokenizer.encode(text, text::Special::kParse, out);
     return out;
+}
+
+Result<TokenCount> plan_count(model::Request request, const text::TextModel& text,
+                              const model::EngineInfo& info) {
+    const model::Namespace none{};
+    TRY_VOID(check(request, {.text = text, .info = info, .kv_namespace = none}));
+    TRY(const std::vector<Prompt> prompts, render_chat(request, text));
+    return static_cast<TokenCount>(prompts[0].tokens.size());
 }
 
 Result<TokenPlan> plan_tokens(model::Request& request, const PlanInput& in) {

@@ -37,6 +37,10 @@ struct TokenPlan {
 // tool_choice "none". Cost: rendering and tokenising, about 1 us per 10 bytes of prompt.
 Result<TokenPlan> plan_tokens(model::Request& request, const PlanInput& input);
 
+// Tokens of a chat-like request's prompt, by the same rules, whether or not they fit the context.
+Result<TokenCount> plan_count(model::Request request, const text::TextModel& text,
+                              const model::EngineInfo& info);
+
 // Tokens of prompt and answer together: the smallest of the engine's context, its KV room and the
 // configured limit.
 TokenCount context_of(const model::EngineInfo& info, TokenCount context_limit);

@@ -16,6 +16,7 @@
 #include "base/json.h"
 #include "base/result.h"
 #include "base/units.h"
+#include "dialect/answer.h"
 #include "model/event.h"
 #include "model/request.h"
 
@@ -36,12 +37,8 @@ Result<model::Request> parse_chat(const Json& body, const ParseLimits& limits = 
 Result<model::Request> parse_completion(const Json& body, const ParseLimits& limits = {});
 Result<model::Request> parse_embeddings(const Json& body, const ParseLimits& limits = {});
 
-// {"error":{"message","type","param","code"}} and the status for a response that has not begun.
-std::string error_body(const Error& error);
-int error_status(const Error& error);
-// What follows `data: ` of an error frame after the headers: the same object (the SDK raises on
-// it).
-std::string error_frame(const Error& error);
+// "stop", "length", "tool_calls", "content_filter"
+std::string_view finish_name(model::FinishReason reason);
 
 struct ResponseMeta {
     std::string id;            // "chatcmpl-..." / "cmpl-..."
@@ -64,11 +61,11 @@ struct ResponseMeta {
 // what one call appended with one write(). Done appends the usage frame (when asked for) and
 // [DONE]; Failed appends an error frame and no [DONE] (A26). Order per choice as the SDK expects: a
 // role delta first, finish_reason in a chunk of its own.
-class StreamEncoder {
+class StreamEncoder final : public Encoder {
   public:
     explicit StreamEncoder(ResponseMeta meta);
-    ~StreamEncoder();
-    void on(const model::Event& event, std::string& out);
+    ~StreamEncoder() override;
+    void on(const model::Event& event, std::string& out) override;
 
   private:
     struct State;
@@ -76,13 +73,12 @@ class StreamEncoder {
 };
 
 // Not streaming: collects events; body() after Done. kInternal when called before.
-class Collector {
+class Collector final : public Whole {
   public:
     explicit Collector(ResponseMeta meta);
-    ~Collector();
-    void on(const model::Event& event);
-    // The Failed event's error, or the response's JSON.
-    Result<std::string> body() const;
+    ~Collector() override;
+    void on(const model::Event& event) override;
+    Result<std::string> body() const override;
 
   private:
     struct State;

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "dialect/chat/chat.h"
 #include "dialect/chat/mirror.h"
+#include "dialect/openai_error.h"
 
 namespace {
 
@@ -17,7 +18,7 @@ namespace chat = nereid::dialect::chat;
 void round_trip(const Result<Request>& parsed,
                 Result<Request> (*again)(const Json&, const chat::ParseLimits&)) {
     if (!parsed.ok()) {
-        CHECK(Json::parse(chat::error_body(parsed.error())).ok());
+        CHECK(Json::parse(nereid::dialect::openai_error_body(parsed.error())).ok());
         return;
     }
     const auto written = chat::write_request(*parsed, parsed->model);

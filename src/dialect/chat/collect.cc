@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "dialect/chat/chat.h"
 #include "dialect/chat/shapes.h"
+#include "dialect/rfc3339.h"
 
 namespace nereid::dialect::chat {
 namespace {
@@ -218,21 +219,6 @@ Result<std::string> Collector::body() const { return state_->body(); }
 // ---------------------------------------------------------------- models
 
 namespace {
-
-// Days since 1970-01-01 -> date (Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms").
-std::string rfc3339(std::int64_t unix_seconds) {
-    const std::int64_t second = ((unix_seconds % 86400) + 86400) % 86400;
-    const std::int64_t days = (unix_seconds - second) / 86400 + 719468;
-    const std::int64_t era = (days >= 0 ? days : days - 146096) / 146097;
-    const std::int64_t doe = days - era * 146097;
-    const std::int64_t yoe = (doe - doe / 1460 + doe / 36524 - doe / 146096) / 365;
-    const std::int64_t doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
-    const std::int64_t mp = (5 * doy + 2) / 153;
-    const std::int64_t month = mp < 10 ? mp + 3 : mp - 9;
-    const std::int64_t year = yoe + era * 400 + (month <= 2 ? 1 : 0);
-    return fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}Z", year, month,
-                       doy - (153 * mp + 2) / 5 + 1, second / 3600, second / 60 % 60, second % 60);
-}
 
 // The union of OpenAI's and Anthropic's model objects: satisfies both SDKs.
 void write_model(JsonWriter& w, const ModelCard& model) {

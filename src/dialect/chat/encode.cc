@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "dialect/chat/chat.h"
 #include "dialect/chat/shapes.h"
+#include "dialect/openai_error.h"
 
 namespace nereid::dialect::chat {
 namespace {
@@ -195,7 +196,7 @@ struct StreamEncoder::State {
     void fail(const Error& error, std::string& out) {
         finished = true;
         out += "data: ";
-        out += error_frame(error);
+        out += openai_error_body(error);  // the SDK raises on a truthy `error`
         out += "\n\n";
     }
 

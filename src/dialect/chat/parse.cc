@@ -2,23 +2,17 @@
 // for readers (dialect_doc_test.cc compares them).
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <array>
-#include <charconv>
-#include <cmath>
-#include <limits>
-#include <map>
 #include <span>
 
 #include "dialect/chat/chat.h"
-#include "dialect/chat/field_table.h"
-#include "dialect/chat/fields.h"
+#include "dialect/chat/endpoint_fields.h"
 #include "dialect/chat/parse_parts.h"
+#include "dialect/field_table.h"
+#include "dialect/request_fields.h"
 
 namespace nereid::dialect::chat {
 namespace {
 
-constexpr std::size_t kMaxIgnored = 64;
 constexpr std::int64_t kMaxTopLogprobs = 20;
 
 using model::Request;
@@ -29,61 +23,6 @@ struct Context {
     const Json& body;
     const ParseLimits& limits;
 };
-
-// ---------------------------------------------------------------- sampling
-
-Result<void> temperature(const Json& v, Context& c) {
-    TRY(c.request.sampling.temperature, read_number(v, "temperature", 0, 2));
-    return {};
-}
-Result<void> top_p(const Json& v, Context& c) {
-    TRY(c.request.sampling.top_p, read_number(v, "top_p", 0, 1, true));
-    return {};
-}
-Result<void> top_k(const Json& v, Context& c) {
-    TRY(const std::int64_t k, read_int(v, "top_k", -1, std::numeric_limits<std::int32_t>::max()));
-    if (k > 0) c.request.sampling.top_k = static_cast<std::int32_t>(k);  // 0 and -1 mean "off"
-    return {};
-}
-Result<void> min_p(const Json& v, Context& c) {
-    TRY(c.request.sampling.min_p, read_number(v, "min_p", 0, 1));
-    return {};
-}
-Result<void> frequency_penalty(const Json& v, Context& c) {
-    TRY(c.request.sampling.frequency_penalty, read_number(v, "frequency_penalty", -2, 2));
-    return {};
-}
-Result<void> presence_penalty(const Json& v, Context& c) {
-    TRY(c.request.sampling.presence_penalty, read_number(v, "presence_penalty", -2, 2));
-    return {};
-}
-Result<void> repetition_penalty(const Json& v, Context& c) {
-    TRY(c.request.sampling.repetition_penalty,
-        read_number(v, "repetition_penalty", 0, std::numeric_limits<double>::infinity(), true));
-    return {};
-}
-Result<void> seed(const Json& v, Context& c) {
-    TRY(const std::int64_t s, read_int(v, "seed", std::numeric_limits<std::int64_t>::min()));
-    c.request.sampling.seed = static_cast<std::uint64_t>(s);  // two's complement: -1 is 2^64 - 1
-    return {};
-}
-
-Result<void> logit_bias(const Json& v, Context& c) {
-    if (!v.is_object()) return wrong_type(v, "logit_bias", "an object");
-    std::map<TokenId, float> bias;  // ordered by id, the last of equal keys wins
-    for (const auto& [key, value] : v.as_object()) {
-        TokenId id = -1;
-        const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
-        if (error != std::errc{} || end != key.data() + key.size() || id < 0) {
-            return bad_value("logit_bias",
-                             fmt::format("the key '{}' is not a token id.", key.substr(0, 32)));
-        }
-        TRY(const double b, read_number(value, member_path("logit_bias", key), -100, 100));
-        bias[id] = static_cast<float>(b);
-    }
-    c.request.sampling.logit_bias.assign(bias.begin(), bias.end());
-    return {};
-}
 
 // ---------------------------------------------------------------- length and ends
 
@@ -114,31 +53,6 @@ Result<void> best_of(const Json& v, Context& c) {  // after n
         return unsupported("best_of", "only best_of equal to n is supported.");
     return {};
 }
-Result<void> stop(const Json& v, Context& c) {
-    if (v.is_string()) {
-        if (!v.as_string().empty()) c.request.stop.push_back(v.as_string());
-        return {};
-    }
-    if (!v.is_array()) return wrong_type(v, "stop", "a string or an array of strings");
-    if (v.size() > c.limits.max_stop) {
-        return bad_value(
-            "stop", fmt::format("{} stop strings are more than {}.", v.size(), c.limits.max_stop));
-    }
-    for (std::size_t i = 0; i < v.size(); ++i) {
-        TRY(std::string text, read_string(v.as_array()[i], at_index("stop", i)));
-        if (!text.empty()) c.request.stop.push_back(std::move(text));
-    }
-    return {};
-}
-Result<void> stop_token_ids(const Json& v, Context& c) {
-    TRY(c.request.stop_token_ids, read_token_ids(v, "stop_token_ids"));
-    return {};
-}
-Result<void> ignore_eos(const Json& v, Context& c) {
-    TRY(c.request.ignore_eos, read_bool(v, "ignore_eos"));
-    return {};
-}
-
 // ---------------------------------------------------------------- output
 
 Result<void> logprobs(const Json& v, Context& c) {
@@ -166,10 +80,6 @@ Result<void> completion_logprobs(const Json& v, Context& c) {
 }
 Result<void> echo(const Json& v, Context& c) {
     TRY(c.request.echo, read_bool(v, "echo"));
-    return {};
-}
-Result<void> stream(const Json& v, Context& c) {
-    TRY(c.request.stream, read_bool(v, "stream"));
     return {};
 }
 Result<void> stream_options(const Json& v, Context& c) {  // after stream
@@ -211,11 +121,6 @@ constexpr char kEbnf[] = "ebnf";
 
 // ---------------------------------------------------------------- conversation and tools
 
-Result<void> model_name(const Json& v, Context& c) {
-    TRY(c.request.model, read_string(v, "model"));
-    if (c.request.model.empty()) return bad_value("model", "it is empty.");
-    return {};
-}
 Result<void> messages(const Json& v, Context& c) {
     TRY(c.request.messages, parse_messages(v, c.limits.max_messages, c.request.ignored_fields));
     return {};
@@ -240,10 +145,6 @@ Result<void> function_call(const Json& v, Context& c) {
     TRY(c.request.tool_choice, parse_function_call(v));
     return check_tool_choice(c.request.tool_choice, c.request.tools);
 }
-Result<void> parallel_tool_calls(const Json& v, Context& c) {
-    TRY(c.request.parallel_tool_calls, read_bool(v, "parallel_tool_calls"));
-    return {};
-}
 Result<void> reasoning_effort(const Json& v, Context& c) {
     TRY(c.request.reasoning_effort, read_string(v, "reasoning_effort"));
     if (c.request.reasoning_effort.size() > 32)
@@ -261,33 +162,8 @@ Result<void> thinking(const Json& v, Context& c) {
     }
     return {};
 }
-Result<void> template_args(const Json& v, Context& c) {
-    if (!v.is_object()) return wrong_type(v, "chat_template_kwargs", "an object");
-    c.request.template_args = v;
-    return {};
-}
 Result<void> add_generation_prompt(const Json& v, Context& c) {
     TRY(c.request.add_generation_prompt, read_bool(v, "add_generation_prompt"));
-    return {};
-}
-
-// ---------------------------------------------------------------- who asks
-
-Result<void> user(const Json& v, Context& c) {
-    TRY(c.request.user, read_string(v, "user"));
-    return {};
-}
-Result<void> safety_identifier(const Json& v, Context& c) {  // after user: wins
-    TRY(c.request.user, read_string(v, "safety_identifier"));
-    return {};
-}
-Result<void> prompt_cache_key(const Json& v, Context& c) {
-    TRY(c.request.affinity_key, read_string(v, "prompt_cache_key"));
-    return {};
-}
-Result<void> metadata(const Json& v, Context& c) {
-    if (!v.is_object()) return wrong_type(v, "metadata", "an object");
-    c.request.metadata = v;
     return {};
 }
 
@@ -376,52 +252,43 @@ Result<void> dimensions(const Json& v, Context& c) {
 
 // ---------------------------------------------------------------- tables
 
-using Handler = Result<void> (*)(const Json&, Context&);
-
-struct Field {
-    std::string_view name;
-    Policy policy;
-    Handler handler = nullptr;  // kImplement, and conditional kRefuse
-    bool required = false;
-};
-
 // Handlers run in the order of the table, whatever the order in the body.
-constexpr Field kChat[] = {
-    {"model", Policy::kImplement, model_name, true},
+constexpr Field<Context> kChat[] = {
+    {"model", Policy::kImplement, model_name<Context>, true},
     {"messages", Policy::kImplement, messages, true},
-    {"temperature", Policy::kImplement, temperature},
-    {"top_p", Policy::kImplement, top_p},
-    {"frequency_penalty", Policy::kImplement, frequency_penalty},
-    {"presence_penalty", Policy::kImplement, presence_penalty},
-    {"seed", Policy::kImplement, seed},
-    {"logit_bias", Policy::kImplement, logit_bias},
+    {"temperature", Policy::kImplement, temperature<Context>},
+    {"top_p", Policy::kImplement, top_p<Context>},
+    {"frequency_penalty", Policy::kImplement, frequency_penalty<Context>},
+    {"presence_penalty", Policy::kImplement, presence_penalty<Context>},
+    {"seed", Policy::kImplement, seed<Context>},
+    {"logit_bias", Policy::kImplement, logit_bias<Context>},
     {"max_tokens", Policy::kImplement, max_tokens},
     {"max_completion_tokens", Policy::kImplement, max_completion_tokens},
     {"n", Policy::kImplement, n},
-    {"stop", Policy::kImplement, stop},
+    {"stop", Policy::kImplement, stop<Context>},
     {"logprobs", Policy::kImplement, logprobs},
     {"top_logprobs", Policy::kImplement, top_logprobs},
-    {"stream", Policy::kImplement, stream},
+    {"stream", Policy::kImplement, stream<Context>},
     {"stream_options", Policy::kImplement, stream_options},
     {"tools", Policy::kImplement, tools},
     {"functions", Policy::kImplement, functions},
     {"tool_choice", Policy::kImplement, tool_choice},
     {"function_call", Policy::kImplement, function_call},
-    {"parallel_tool_calls", Policy::kImplement, parallel_tool_calls},
+    {"parallel_tool_calls", Policy::kImplement, parallel_tool_calls<Context>},
     {"response_format", Policy::kImplement, response_format},
     {"reasoning_effort", Policy::kImplement, reasoning_effort},
-    {"user", Policy::kImplement, user},
-    {"safety_identifier", Policy::kImplement, safety_identifier},
-    {"prompt_cache_key", Policy::kImplement, prompt_cache_key},
-    {"metadata", Policy::kImplement, metadata},
+    {"user", Policy::kImplement, user<Context>},
+    {"safety_identifier", Policy::kImplement, safety_identifier<Context>},
+    {"prompt_cache_key", Policy::kImplement, prompt_cache_key<Context>},
+    {"metadata", Policy::kImplement, metadata<Context>},
 
-    {"top_k", Policy::kExtra, top_k},
-    {"min_p", Policy::kExtra, min_p},
-    {"repetition_penalty", Policy::kExtra, repetition_penalty},
-    {"stop_token_ids", Policy::kExtra, stop_token_ids},
-    {"ignore_eos", Policy::kExtra, ignore_eos},
+    {"top_k", Policy::kExtra, top_k<Context>},
+    {"min_p", Policy::kExtra, min_p<Context>},
+    {"repetition_penalty", Policy::kExtra, repetition_penalty<Context>},
+    {"stop_token_ids", Policy::kExtra, stop_token_ids<Context>},
+    {"ignore_eos", Policy::kExtra, ignore_eos<Context>},
     {"thinking", Policy::kExtra, thinking},
-    {"chat_template_kwargs", Policy::kExtra, template_args},
+    {"chat_template_kwargs", Policy::kExtra, template_args<Context>},
     {"add_generation_prompt", Policy::kExtra, add_generation_prompt},
     {"structured_outputs", Policy::kExtra, guided<kStructuredOutputs>},
     {"guided_json", Policy::kExtra, guided<kGuidedJson>},
@@ -453,33 +320,33 @@ constexpr Field kChat[] = {
     {"use_beam_search", Policy::kRefuse, only_false<kUseBeamSearch>},
 };
 
-constexpr Field kCompletion[] = {
-    {"model", Policy::kImplement, model_name, true},
+constexpr Field<Context> kCompletion[] = {
+    {"model", Policy::kImplement, model_name<Context>, true},
     {"prompt", Policy::kImplement, prompt, true},
     {"suffix", Policy::kImplement, suffix},
     {"echo", Policy::kImplement, echo},
-    {"temperature", Policy::kImplement, temperature},
-    {"top_p", Policy::kImplement, top_p},
-    {"frequency_penalty", Policy::kImplement, frequency_penalty},
-    {"presence_penalty", Policy::kImplement, presence_penalty},
-    {"seed", Policy::kImplement, seed},
-    {"logit_bias", Policy::kImplement, logit_bias},
+    {"temperature", Policy::kImplement, temperature<Context>},
+    {"top_p", Policy::kImplement, top_p<Context>},
+    {"frequency_penalty", Policy::kImplement, frequency_penalty<Context>},
+    {"presence_penalty", Policy::kImplement, presence_penalty<Context>},
+    {"seed", Policy::kImplement, seed<Context>},
+    {"logit_bias", Policy::kImplement, logit_bias<Context>},
     {"max_tokens", Policy::kImplement, max_tokens},
     {"n", Policy::kImplement, n},
     {"best_of", Policy::kImplement, best_of},
-    {"stop", Policy::kImplement, stop},
+    {"stop", Policy::kImplement, stop<Context>},
     {"logprobs", Policy::kImplement, completion_logprobs},
-    {"stream", Policy::kImplement, stream},
+    {"stream", Policy::kImplement, stream<Context>},
     {"stream_options", Policy::kImplement, stream_options},
-    {"user", Policy::kImplement, user},
-    {"prompt_cache_key", Policy::kImplement, prompt_cache_key},
+    {"user", Policy::kImplement, user<Context>},
+    {"prompt_cache_key", Policy::kImplement, prompt_cache_key<Context>},
 
     {"response_format", Policy::kExtra, response_format},
-    {"top_k", Policy::kExtra, top_k},
-    {"min_p", Policy::kExtra, min_p},
-    {"repetition_penalty", Policy::kExtra, repetition_penalty},
-    {"stop_token_ids", Policy::kExtra, stop_token_ids},
-    {"ignore_eos", Policy::kExtra, ignore_eos},
+    {"top_k", Policy::kExtra, top_k<Context>},
+    {"min_p", Policy::kExtra, min_p<Context>},
+    {"repetition_penalty", Policy::kExtra, repetition_penalty<Context>},
+    {"stop_token_ids", Policy::kExtra, stop_token_ids<Context>},
+    {"ignore_eos", Policy::kExtra, ignore_eos<Context>},
     {"structured_outputs", Policy::kExtra, guided<kStructuredOutputs>},
     {"guided_json", Policy::kExtra, guided<kGuidedJson>},
     {"guided_regex", Policy::kExtra, guided<kGuidedRegex>},
@@ -497,74 +364,23 @@ constexpr Field kCompletion[] = {
     {"use_beam_search", Policy::kRefuse, only_false<kUseBeamSearch>},
 };
 
-constexpr Field kEmbedding[] = {
-    {"model", Policy::kImplement, model_name, true},
+constexpr Field<Context> kEmbedding[] = {
+    {"model", Policy::kImplement, model_name<Context>, true},
     {"input", Policy::kImplement, input, true},
     {"encoding_format", Policy::kImplement, encoding_format},
     {"dimensions", Policy::kImplement, dimensions},
-    {"user", Policy::kImplement, user},
+    {"user", Policy::kImplement, user<Context>},
     {"priority", Policy::kAccept},
 };
 
-void note_ignored(std::string_view name, Request& request) {
-    if (request.ignored_fields.size() < kMaxIgnored)
-        request.ignored_fields.emplace_back(name.substr(0, 64));
-}
-
-// One pass over the body finds the last occurrence of each field, so that a body of many members
-// costs no more.
-Result<void> find_fields(const Json& body, std::span<const Field> table,
-                         std::span<const Json*> found, Context& context) {
-    for (const auto& [name, value] : body.as_object()) {
-        const auto field = std::ranges::find(table, std::string_view(name), &Field::name);
-        if (field != table.end()) {
-            found[static_cast<std::size_t>(field - table.begin())] = &value;
-            continue;
-        }
-        if (context.limits.strict_unknown_fields) {
-            return err(
-                Code::kInvalidArgument,
-                fmt::format("Unrecognized request argument supplied: {}", name.substr(0, 64)),
-                name.substr(0, 64));
-        }
-        if (!value.is_null()) note_ignored(name, context.request);
-    }
-    return {};
-}
-
-Result<Request> parse(const Json& body, model::Endpoint endpoint, std::span<const Field> table,
-                      const ParseLimits& limits) {
-    if (!body.is_object()) {
-        return err(Code::kInvalidArgument,
-                   fmt::format("The body must be a JSON object, not {}.", body.kind_name()));
-    }
+Result<Request> parse(const Json& body, model::Endpoint endpoint,
+                      std::span<const Field<Context>> table, const ParseLimits& limits) {
     Request request;
     request.endpoint = endpoint;
     Context context{request, body, limits};
-    std::array<const Json*, 96> found{};
-    CHECK(table.size() <= found.size());
-    TRY_VOID(find_fields(body, table, std::span(found).first(table.size()), context));
-    for (std::size_t i = 0; i < table.size(); ++i) {
-        const Field& field = table[i];
-        if (found[i] == nullptr || found[i]->is_null()) {  // SDKs send null for "not given"
-            if (field.required) return missing(std::string(field.name));
-            continue;
-        }
-        if (field.handler != nullptr) {
-            TRY_VOID(field.handler(*found[i], context));
-        } else if (field.policy == Policy::kRefuse) {
-            return unsupported(std::string(field.name), "it is not supported.");
-        } else {
-            note_ignored(field.name, request);
-        }
-    }
+    TRY_VOID(
+        read_fields(body, table, limits.strict_unknown_fields, request.ignored_fields, context));
     return request;
-}
-
-std::vector<FieldPolicy> policies(std::span<const Field> table) {
-    std::vector<FieldPolicy> out;
-    for (const Field& field : table) out.push_back({field.name, field.policy});
-    return out;
 }
 
 }  // namespace
@@ -581,8 +397,8 @@ Result<Request> parse_embeddings(const Json& body, const ParseLimits& limits) {
     return parse(body, model::Endpoint::kEmbeddings, kEmbedding, limits);
 }
 
-std::vector<FieldPolicy> chat_fields() { return policies(kChat); }
-std::vector<FieldPolicy> completion_fields() { return policies(kCompletion); }
-std::vector<FieldPolicy> embedding_fields() { return policies(kEmbedding); }
+std::vector<FieldPolicy> chat_fields() { return policies<Context>(kChat); }
+std::vector<FieldPolicy> completion_fields() { return policies<Context>(kCompletion); }
+std::vector<FieldPolicy> embedding_fields() { return policies<Context>(kEmbedding); }
 
 }  // namespace nereid::dialect::chat

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <array>
 
-#include "base/base64.h"
-#include "dialect/chat/fields.h"
 #include "dialect/chat/parse_parts.h"
+#include "dialect/fields.h"
+#include "dialect/image.h"
 
 namespace nereid::dialect::chat {
 namespace {
@@ -23,26 +23,6 @@ constexpr std::array<RoleName, 6> kRoles{{{"system", model::Role::kSystem},
                                           {"tool", model::Role::kTool},
                                           {"function", model::Role::kTool}}};
 
-Result<model::ImagePart> parse_data_url(std::string_view url, const std::string& path) {
-    const std::size_t comma = url.find(',');
-    if (comma == std::string_view::npos)
-        return bad_value(path, "a data: URL has a ',' before its data.");
-    const std::string_view header = url.substr(5, comma - 5);  // "image/png;base64"
-    constexpr std::string_view kBase64 = ";base64";
-    if (!header.ends_with(kBase64)) return bad_value(path, "a data: URL must be base64.");
-    model::ImagePart image;
-    image.media_type = std::string(header.substr(0, header.find(';')));
-    if (!image.media_type.starts_with("image/")) {
-        return bad_value(path, fmt::format("the data: URL's type is '{}', not an image type.",
-                                           image.media_type.substr(0, 64)));
-    }
-    auto bytes = base64_decode(url.substr(comma + 1));
-    if (!bytes) return bad_value(path, "the data: URL's data is not valid base64.");
-    if (bytes->empty()) return bad_value(path, "the data: URL holds no data.");
-    image.bytes = std::move(*bytes);
-    return image;
-}
-
 // {"type":"image_url","image_url":{"url","detail"}}, also with the URL itself as image_url.
 Result<model::Part> parse_image(const Json& part, const std::string& path) {
     const Json* image_url = given(part, "image_url");
@@ -50,7 +30,6 @@ Result<model::Part> parse_image(const Json& part, const std::string& path) {
     if (image_url == nullptr) return missing(image_path);
     std::string url_path = image_path;
     const Json* url = image_url;
-    model::ImagePart image;
     std::string detail;
     if (image_url->is_object()) {
         url_path = member_path(image_path, "url");
@@ -58,15 +37,7 @@ Result<model::Part> parse_image(const Json& part, const std::string& path) {
         if (url == nullptr) return missing(url_path);
         TRY(detail, optional_string(*image_url, "detail", image_path));
     }
-    if (!url->is_string()) return wrong_type(*url, url_path, "a URL");
-    const std::string& text = url->as_string();
-    if (text.starts_with("data:")) {
-        TRY(image, parse_data_url(text, url_path));
-    } else if (text.starts_with("http://") || text.starts_with("https://")) {
-        image.url = text;
-    } else {
-        return bad_value(url_path, "expected a http:, https: or data: URL.");
-    }
+    TRY(model::ImagePart image, read_image_url(*url, url_path));
     image.detail = std::move(detail);
     return model::Part(std::move(image));
 }

@@ -1,4 +1,5 @@
-// The composite fields of a chat request: messages, tools, output format. Internal to dialect/chat.
+// The composite fields of a chat request: messages, tools, output format. Internal to
+// dialect.
 #pragma once
 
 #include <cstddef>
@@ -14,6 +15,14 @@ namespace nereid::dialect::chat {
 // `ignored` collects names of message fields that mean nothing to us ("messages[].audio_id").
 Result<std::vector<model::Message>> parse_messages(const Json& value, std::size_t max_messages,
                                                    std::vector<std::string>& ignored);
+
+// What the Responses dialect reads in the same words, flat instead of nested.
+Result<std::string> read_name(const Json& object, const std::string& path);
+Result<model::Tool> parse_function(const Json& function, const std::string& path);
+Result<model::Tool> parse_custom(const Json& custom, const std::string& path);
+Result<model::ToolChoice::Kind> choice_mode(const Json& value, const std::string& path);
+// A JSON schema as an object, or as a string that holds one.
+Result<model::OutputFormat> schema_format(const Json& value, const std::string& path);
 
 Result<std::vector<model::Tool>> parse_tools(const Json& value);
 Result<std::vector<model::Tool>> parse_functions(const Json& value);  // the deprecated form

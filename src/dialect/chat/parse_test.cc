@@ -6,7 +6,8 @@
 #include "base/base64.h"
 #include "base/prng.h"
 #include "dialect/chat/chat.h"
-#include "dialect/chat/field_table.h"
+#include "dialect/chat/endpoint_fields.h"
+#include "dialect/openai_error.h"
 
 namespace nereid::dialect::chat {
 namespace {
@@ -70,7 +71,7 @@ TEST(ParseChat, BoundsAreInclusive) {
                             R"("stop_token_ids":[2147483648])"}) {
         const auto request = parse(std::string(",") + bad);
         ASSERT_FALSE(request.ok()) << bad;
-        EXPECT_EQ(error_status(request.error()), 400) << bad;
+        EXPECT_EQ(code_info(request.code()).http_status, 400) << bad;
         EXPECT_FALSE(request.error().param.empty()) << bad;
     }
 }
@@ -175,10 +176,10 @@ TEST(ParseChat, RandomValuesInRandomFields) {
 
 TEST(ErrorBody, UsesOpenAiWords) {
     const auto code = [](const Error& error) {
-        const auto json = Json::parse(error_body(error));
+        const auto json = Json::parse(openai_error_body(error));
         const Json* inner = json->find("error");
         return inner->find("type")->as_string() + "/" + inner->find("code")->as_string() + "/" +
-               std::to_string(error_status(error));
+               std::to_string(code_info(error.code).http_status);
     };
     EXPECT_EQ(code({Code::kContextLength, "m", {}}),
               "invalid_request_error/context_length_exceeded/400");  // A61
@@ -189,9 +190,9 @@ TEST(ErrorBody, UsesOpenAiWords) {
               "invalid_request_error/request_too_large/413");  // A93
     EXPECT_EQ(code({Code::kInternal, "m", {}}), "server_error/internal/500");
     EXPECT_EQ(code({Code::kOverloaded, "m", {}}), "server_error/overloaded/503");
-    EXPECT_EQ(error_body({Code::kInternal,
-                          "bad \xff byte",
-                          {}}),  // A42: the serialiser replaces, the process lives
+    EXPECT_EQ(openai_error_body({Code::kInternal,
+                                 "bad \xff byte",
+                                 {}}),  // A42: the serialiser replaces, the process lives
               "{\"error\":{\"message\":\"bad \xEF\xBF\xBD "
               "byte\",\"type\":\"server_error\",\"param\":null,\"code\":\"internal\"}}");
 }

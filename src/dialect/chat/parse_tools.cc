@@ -3,13 +3,14 @@
 #include <algorithm>
 #include <array>
 
-#include "dialect/chat/fields.h"
 #include "dialect/chat/parse_parts.h"
+#include "dialect/fields.h"
 
 namespace nereid::dialect::chat {
 namespace {
-
 constexpr std::size_t kMaxNameBytes = 256;
+using Kind = model::ToolChoice::Kind;
+}  // namespace
 
 Result<std::string> read_name(const Json& object, const std::string& path) {
     const std::string name_path = member_path(path, "name");
@@ -53,6 +54,17 @@ Result<model::Tool> parse_custom(const Json& custom, const std::string& path) {
     return tool;
 }
 
+Result<Kind> choice_mode(const Json& value, const std::string& path) {
+    TRY(const std::string mode, read_string(value, path));
+    if (mode == "auto") return Kind::kAuto;
+    if (mode == "none") return Kind::kNone;
+    if (mode == "required" || mode == "any") return Kind::kRequired;
+    return bad_value(path,
+                     fmt::format("'{}' is not 'none', 'auto' or 'required'.", mode.substr(0, 64)));
+}
+
+namespace {
+
 Result<model::Tool> parse_tool(const Json& from, const std::string& path) {
     if (!from.is_object()) return wrong_type(from, path, "an object");
     TRY(const std::string type, optional_string(from, "type", path));
@@ -66,17 +78,6 @@ Result<model::Tool> parse_tool(const Json& from, const std::string& path) {
     const Json* body = given(from, type);
     if (body == nullptr) return missing(body_path);
     return type == "function" ? parse_function(*body, body_path) : parse_custom(*body, body_path);
-}
-
-using Kind = model::ToolChoice::Kind;
-
-Result<Kind> choice_mode(const Json& value, const std::string& path) {
-    TRY(const std::string mode, read_string(value, path));
-    if (mode == "auto") return Kind::kAuto;
-    if (mode == "none") return Kind::kNone;
-    if (mode == "required" || mode == "any") return Kind::kRequired;
-    return bad_value(path,
-                     fmt::format("'{}' is not 'none', 'auto' or 'required'.", mode.substr(0, 64)));
 }
 
 // {"type":"function","function":{"name"}}, {"type":"custom","custom":{"name"}} or
@@ -203,12 +204,16 @@ Result<Json> read_schema(const Json& value, const std::string& path) {
     return std::move(*parsed);
 }
 
+}  // namespace
+
 Result<Format> schema_format(const Json& value, const std::string& path) {
     Format format;
     format.kind = Format::Kind::kJsonSchema;
     TRY(format.schema, read_schema(value, path));
     return format;
 }
+
+namespace {
 
 Result<Format> text_format(Format::Kind kind, const Json& value, const std::string& path,
                            std::string_view syntax = {}) {

@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "base/json.h"
+#include "dialect/chat/chat.h"
 #include "model/event.h"
 
 namespace nereid::dialect::chat {
 
-std::string_view finish_name(model::FinishReason reason);
 void write_usage(JsonWriter& w, const model::Usage& usage);
 
 // The entries of `logprobs.content` (A46), one object per token: a byte token is sanitised text

@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "dialect/chat/mirror.h"
+#include "dialect/openai_error.h"
 
 namespace nereid::dialect::chat {
 
@@ -335,7 +336,7 @@ TEST(Golden, Events) {
     }
 }
 
-std::string error_text(const Error& error) { return error_body(error); }
+std::string error_text(const Error& error) { return openai_error_body(error); }
 
 TEST(Golden, Requests) {
     const auto files = files_in(kFolder, ".request");

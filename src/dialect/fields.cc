@@ -1,11 +1,11 @@
-#include "dialect/chat/fields.h"
+#include "dialect/fields.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 
-namespace nereid::dialect::chat {
+namespace nereid::dialect {
 
 std::string at_index(std::string_view path, std::size_t index) {
     return fmt::format("{}[{}]", path, index);
@@ -115,4 +115,4 @@ Result<std::string> optional_string(const Json& object, std::string_view name,
     return read_string(*value, member_path(path, name));
 }
 
-}  // namespace nereid::dialect::chat
+}  // namespace nereid::dialect

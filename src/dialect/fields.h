@@ -1,5 +1,5 @@
 // Typed readers over a request's JSON: the value, or a kInvalidArgument that names the path and
-// says what was expected. Internal to dialect/chat. null is treated as "not given" by the callers,
+// says what was expected. Internal to dialect. null is treated as "not given" by the callers,
 // not here.
 #pragma once
 
@@ -13,7 +13,7 @@
 #include "base/result.h"
 #include "base/units.h"
 
-namespace nereid::dialect::chat {
+namespace nereid::dialect {
 
 std::string at_index(std::string_view path, std::size_t index);         // "messages[2]"
 std::string member_path(std::string_view path, std::string_view name);  // "messages[2].content"
@@ -43,4 +43,4 @@ const Json* given(const Json& object, std::string_view name);
 Result<std::string> optional_string(const Json& object, std::string_view name,
                                     const std::string& path);
 
-}  // namespace nereid::dialect::chat
+}  // namespace nereid::dialect

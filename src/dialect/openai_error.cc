@@ -1,19 +1,10 @@
-#include <string_view>
+#include "dialect/openai_error.h"
 
 #include "base/json.h"
-#include "dialect/chat/chat.h"
 
-namespace nereid::dialect::chat {
-namespace {
+namespace nereid::dialect {
 
-struct Kind {
-    std::string_view type;
-    std::string_view code;
-};
-
-// OpenAI's words where it has one for the case (facts: docs/formats/dialect-chat.md), else our
-// code's own name.
-Kind kind_of(const Error& error) {
+OpenAiErrorKind openai_error_kind(const Error& error) {
     constexpr std::string_view kRequest = "invalid_request_error";
     switch (error.code) {
         case Code::kInvalidArgument:
@@ -49,24 +40,23 @@ Kind kind_of(const Error& error) {
     return {"server_error", code_info(error.code).name};
 }
 
-}  // namespace
-
-std::string error_body(const Error& error) {
-    const Kind kind = kind_of(error);
+std::string openai_error_json(std::string_view message, std::string_view type,
+                              std::string_view code, std::string_view param) {
     std::string out;
     JsonWriter w(out);
     w.begin_object().key("error").begin_object();
-    w.member("message", error.message).member("type", kind.type).key("param");
-    if (error.param.empty())
+    w.member("message", message).member("type", type).key("param");
+    if (param.empty())
         w.null();
     else
-        w.value(error.param);
-    w.member("code", kind.code).end_object().end_object();
+        w.value(param);
+    w.member("code", code).end_object().end_object();
     return out;
 }
 
-int error_status(const Error& error) { return code_info(error.code).http_status; }
+std::string openai_error_body(const Error& error) {
+    const OpenAiErrorKind kind = openai_error_kind(error);
+    return openai_error_json(error.message, kind.type, kind.code, error.param);
+}
 
-std::string error_frame(const Error& error) { return error_body(error); }
-
-}  // namespace nereid::dialect::chat
+}  // namespace nereid::dialect

@@ -1,0 +1,358 @@
+#include "dialect/messages/blocks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "dialect/field_table.h"
+#include "dialect/fields.h"
+#include "dialect/image.h"
+
+namespace nereid::dialect::messages {
+namespace {
+
+constexpr std::string_view kBillingHeader = "x-anthropic-billing-header:";
+constexpr std::size_t kMaxNameBytes = 256;
+
+void note_once(std::string name, std::vector<std::string>& ignored) {
+    if (std::ranges::find(ignored, name) == ignored.end()) note_ignored(name, ignored);
+}
+
+Result<std::string> required_string(const Json& object, std::string_view name,
+                                    const std::string& path) {
+    const Json* value = given(object, name);
+    if (value == nullptr) return missing(member_path(path, name));
+    return read_string(*value, member_path(path, name));
+}
+
+Result<std::string> block_type(const Json& block, const std::string& path) {
+    if (!block.is_object()) return wrong_type(block, path, "an object");
+    return required_string(block, "type", path);
+}
+
+Result<model::Part> parse_image(const Json& block, const std::string& path) {
+    const Json* source = given(block, "source");
+    const std::string source_path = member_path(path, "source");
+    if (source == nullptr) return missing(source_path);
+    TRY(const std::string type, block_type(*source, source_path));
+    if (type == "base64") {
+        TRY(const std::string media, required_string(*source, "media_type", source_path));
+        TRY(const std::string data, required_string(*source, "data", source_path));
+        TRY(model::ImagePart image,
+            read_image_base64(data, media, member_path(source_path, "data")));
+        return model::Part(std::move(image));
+    }
+    if (type == "url") {
+        const Json* url = given(*source, "url");
+        const std::string url_path = member_path(source_path, "url");
+        if (url == nullptr) return missing(url_path);
+        TRY(model::ImagePart image, read_image_url(*url, url_path));
+        return model::Part(std::move(image));
+    }
+    return unsupported(source_path, fmt::format("image sources of type '{}' are not supported.",
+                                                type.substr(0, 64)));
+}
+
+// The text of a document whose source is text; other documents would need a reader.
+Result<model::Part> parse_document(const Json& block, const std::string& path) {
+    const Json* source = given(block, "source");
+    const std::string source_path = member_path(path, "source");
+    if (source == nullptr) return missing(source_path);
+    TRY(const std::string type, block_type(*source, source_path));
+    if (type != "text") {
+        return unsupported(source_path,
+                           fmt::format("documents of type '{}' are not supported, only 'text'.",
+                                       type.substr(0, 64)));
+    }
+    TRY(std::string text, required_string(*source, "data", source_path));
+    TRY(const std::string title, optional_string(block, "title", path));
+    if (!title.empty()) text = title + "\n" + text;
+    return model::Part(model::TextPart{std::move(text)});
+}
+
+// {"type":"search_result","source","title","content":[text blocks]}
+Result<model::Part> parse_search_result(const Json& block, const std::string& path) {
+    TRY(std::string text, optional_string(block, "title", path));
+    if (const Json* content = given(block, "content"); content != nullptr && content->is_array()) {
+        for (const Json& piece : content->as_array()) {
+            const Json* t = piece.find("text");
+            if (t == nullptr || !t->is_string()) continue;
+            if (!text.empty()) text += '\n';
+            text += t->as_string();
+        }
+    }
+    return model::Part(model::TextPart{std::move(text)});
+}
+
+// A block that is content wherever it stands; nullopt for another type.
+Result<std::optional<model::Part>> content_block(const Json& block, std::string_view type,
+                                                 const std::string& path) {
+    const auto some = [](model::Part part) { return std::optional<model::Part>(std::move(part)); };
+    if (type == "text") {
+        TRY(std::string text, required_string(block, "text", path));
+        return some(model::TextPart{std::move(text)});
+    }
+    if (type == "image") {
+        TRY(model::Part part, parse_image(block, path));
+        return some(std::move(part));
+    }
+    if (type == "document") {
+        TRY(model::Part part, parse_document(block, path));
+        return some(std::move(part));
+    }
+    if (type == "search_result") {
+        TRY(model::Part part, parse_search_result(block, path));
+        return some(std::move(part));
+    }
+    return std::optional<model::Part>();
+}
+
+Result<model::Message> parse_tool_result(const Json& block, const std::string& path,
+                                         std::vector<std::string>& ignored) {
+    model::Message message;
+    message.role = model::Role::kTool;
+    TRY(message.tool_call_id, required_string(block, "tool_use_id", path));
+    const Json* content = given(block, "content");
+    if (content == nullptr) return message;
+    const std::string content_path = member_path(path, "content");
+    if (content->is_string()) {
+        if (!content->as_string().empty())
+            message.parts.emplace_back(model::TextPart{content->as_string()});
+        return message;
+    }
+    if (!content->is_array())
+        return wrong_type(*content, content_path, "a string or an array of blocks");
+    for (std::size_t i = 0; i < content->size(); ++i) {
+        const Json& piece = content->as_array()[i];
+        const std::string piece_path = at_index(content_path, i);
+        TRY(const std::string type, block_type(piece, piece_path));
+        TRY(auto part, content_block(piece, type, piece_path));
+        if (part) {
+            message.parts.push_back(*std::move(part));
+        } else if (type == "tool_reference") {
+            TRY(std::string name, optional_string(piece, "tool_name", piece_path));
+            message.parts.emplace_back(model::TextPart{std::move(name)});
+        } else {
+            note_once("messages[].content[]." + type.substr(0, 32), ignored);
+        }
+    }
+    return message;
+}
+
+Result<model::ToolCall> parse_tool_use(const Json& block, const std::string& path) {
+    model::ToolCall call;
+    TRY(call.id, required_string(block, "id", path));
+    TRY(call.name, required_string(block, "name", path));
+    const Json* input = given(block, "input");
+    // Clients keep broken arguments as a string (A101).
+    if (input == nullptr)
+        call.arguments = "{}";
+    else
+        call.arguments = input->is_string() ? input->as_string() : input->dump();
+    return call;
+}
+
+Result<void> parse_assistant_block(const Json& block, const std::string& path, const Seal& seal,
+                                   model::Message& message, std::vector<std::string>& ignored) {
+    TRY(const std::string type, block_type(block, path));
+    if (type == "thinking") {
+        TRY(const std::string text, optional_string(block, "thinking", path));
+        TRY(const std::string signature, optional_string(block, "signature", path));
+        if (auto ours = seal.open(signature, text)) message.reasoning += *ours;
+        return {};
+    }
+    if (type == "redacted_thinking") {
+        TRY(const std::string data, optional_string(block, "data", path));
+        if (auto ours = seal.open(data, {})) message.reasoning += *ours;
+        return {};
+    }
+    if (type == "tool_use") {
+        TRY(model::ToolCall call, parse_tool_use(block, path));
+        message.tool_calls.push_back(std::move(call));
+        return {};
+    }
+    TRY(auto part, content_block(block, type, path));
+    if (part)
+        message.parts.push_back(*std::move(part));
+    else
+        note_once("messages[].content[]." + type.substr(0, 32), ignored);
+    return {};
+}
+
+Result<void> parse_assistant(const Json& content, const std::string& path, const Seal& seal,
+                             model::Request& request) {
+    model::Message message;
+    message.role = model::Role::kAssistant;
+    if (content.is_string()) {
+        if (!content.as_string().empty())
+            message.parts.emplace_back(model::TextPart{content.as_string()});
+    } else {
+        for (std::size_t i = 0; i < content.size(); ++i) {
+            TRY_VOID(parse_assistant_block(content.as_array()[i], at_index(path, i), seal, message,
+                                           request.ignored_fields));
+        }
+    }
+    request.messages.push_back(std::move(message));
+    return {};
+}
+
+// Tool results come before what the user says beside them, wherever they stand: a template pairs
+// them with the calls of the message before.
+Result<void> parse_user(const Json& content, const std::string& path, model::Request& request) {
+    model::Message message;
+    message.role = model::Role::kUser;
+    if (content.is_string()) {
+        if (!content.as_string().empty())
+            message.parts.emplace_back(model::TextPart{content.as_string()});
+        request.messages.push_back(std::move(message));
+        return {};
+    }
+    bool results = false;
+    for (std::size_t i = 0; i < content.size(); ++i) {
+        const Json& block = content.as_array()[i];
+        const std::string block_path = at_index(path, i);
+        TRY(const std::string type, block_type(block, block_path));
+        if (type == "tool_result") {
+            TRY(model::Message result,
+                parse_tool_result(block, block_path, request.ignored_fields));
+            request.messages.push_back(std::move(result));
+            results = true;
+            continue;
+        }
+        TRY(auto part, content_block(block, type, block_path));
+        if (part)
+            message.parts.push_back(*std::move(part));
+        else
+            note_once("messages[].content[]." + type.substr(0, 32), request.ignored_fields);
+    }
+    if (!message.parts.empty() || !results) request.messages.push_back(std::move(message));
+    return {};
+}
+
+Result<void> parse_message(const Json& from, const std::string& path, const Seal& seal,
+                           model::Request& request) {
+    if (!from.is_object()) return wrong_type(from, path, "an object");
+    TRY(const std::string role, required_string(from, "role", path));
+    const std::string content_path = member_path(path, "content");
+    const Json* content = given(from, "content");
+    if (content == nullptr) return missing(content_path);
+    if (!content->is_string() && !content->is_array())
+        return wrong_type(*content, content_path, "a string or an array of blocks");
+    if (role == "user") return parse_user(*content, content_path, request);
+    if (role == "assistant") return parse_assistant(*content, content_path, seal, request);
+    if (role == "system") {
+        TRY(model::Message message, parse_system(*content, content_path, request.ignored_fields));
+        if (!message.parts.empty()) request.messages.push_back(std::move(message));
+        return {};
+    }
+    return bad_value(
+        member_path(path, "role"),
+        fmt::format("'{}' is not 'user', 'assistant' or 'system'.", role.substr(0, 64)));
+}
+
+bool is_server_tool(std::string_view type) { return !type.empty() && type != "custom"; }
+
+}  // namespace
+
+Result<model::Message> parse_system(const Json& value, const std::string& path,
+                                    std::vector<std::string>& ignored) {
+    model::Message message;
+    message.role = model::Role::kSystem;
+    const auto add = [&](const std::string& text) {
+        if (text.starts_with(kBillingHeader))
+            note_once("system[].billing_header", ignored);
+        else if (!text.empty())
+            message.parts.emplace_back(model::TextPart{text});
+    };
+    if (value.is_string()) {
+        add(value.as_string());
+        return message;
+    }
+    if (!value.is_array()) return wrong_type(value, path, "a string or an array of text blocks");
+    for (std::size_t i = 0; i < value.size(); ++i) {
+        const Json& block = value.as_array()[i];
+        const std::string block_path = at_index(path, i);
+        TRY(const std::string type, block_type(block, block_path));
+        if (type != "text") return bad_value(member_path(block_path, "type"), "expected 'text'.");
+        TRY(const std::string text, required_string(block, "text", block_path));
+        add(text);
+    }
+    return message;
+}
+
+Result<void> parse_messages(const Json& value, std::size_t max_messages, const Seal& seal,
+                            model::Request& request) {
+    const std::string path = "messages";
+    if (!value.is_array()) return wrong_type(value, path, "an array");
+    if (value.size() == 0) return bad_value(path, "at least one message is required.");
+    if (value.size() > max_messages)
+        return bad_value(path,
+                         fmt::format("{} messages are more than {}.", value.size(), max_messages));
+    for (std::size_t i = 0; i < value.size(); ++i)
+        TRY_VOID(parse_message(value.as_array()[i], at_index(path, i), seal, request));
+    return {};
+}
+
+Result<void> parse_tools(const Json& value, model::Request& request) {
+    const std::string path = "tools";
+    if (!value.is_array()) return wrong_type(value, path, "an array");
+    for (std::size_t i = 0; i < value.size(); ++i) {
+        const Json& from = value.as_array()[i];
+        const std::string tool_path = at_index(path, i);
+        if (!from.is_object()) return wrong_type(from, tool_path, "an object");
+        TRY(const std::string type, optional_string(from, "type", tool_path));
+        if (is_server_tool(type)) {
+            note_once("tools[]." + type.substr(0, 40), request.ignored_fields);
+            continue;
+        }
+        model::Tool tool;
+        TRY(tool.name, required_string(from, "name", tool_path));
+        if (tool.name.empty() || tool.name.size() > kMaxNameBytes)
+            return bad_value(member_path(tool_path, "name"),
+                             fmt::format("expected 1 to {} bytes.", kMaxNameBytes));
+        TRY(tool.description, optional_string(from, "description", tool_path));
+        const Json* schema = given(from, "input_schema");
+        if (schema == nullptr) return missing(member_path(tool_path, "input_schema"));
+        if (!schema->is_object())
+            return wrong_type(*schema, member_path(tool_path, "input_schema"), "a JSON schema");
+        tool.parameters = *schema;
+        if (const Json* strict = given(from, "strict")) {
+            TRY(tool.strict, read_bool(*strict, member_path(tool_path, "strict")));
+        }
+        request.tools.push_back(std::move(tool));
+    }
+    return {};
+}
+
+Result<void> parse_tool_choice(const Json& value, model::Request& request) {
+    using Kind = model::ToolChoice::Kind;
+    const std::string path = "tool_choice";
+    TRY(const std::string type, block_type(value, path));
+    if (const Json* alone = given(value, "disable_parallel_tool_use")) {
+        TRY(const bool on, read_bool(*alone, path + ".disable_parallel_tool_use"));
+        request.parallel_tool_calls = !on;
+    }
+    if (type == "auto") return {};
+    if (type == "none") {
+        request.tool_choice.kind = Kind::kNone;
+        return {};
+    }
+    if (type == "any") {
+        if (request.tools.empty())
+            return bad_value(path, "it requires a tool, but there is none in 'tools'.");
+        request.tool_choice.kind = Kind::kRequired;
+        return {};
+    }
+    if (type != "tool")
+        return bad_value(path + ".type", "expected 'auto', 'any', 'tool' or 'none'.");
+    TRY(request.tool_choice.name, required_string(value, "name", path));
+    request.tool_choice.kind = Kind::kNamed;
+    if (std::ranges::find(request.tools, request.tool_choice.name, &model::Tool::name) ==
+        request.tools.end()) {
+        return bad_value(path, fmt::format("the tool '{}' is not in 'tools'.",
+                                           request.tool_choice.name.substr(0, 64)));
+    }
+    return {};
+}
+
+}  // namespace nereid::dialect::messages
