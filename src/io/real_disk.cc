@@ -3,7 +3,9 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,7 +20,9 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "io/aligned_buffer.h"
 #include "io/socket.h"
+#include "io/uring.h"
 #include "io/waiter.h"
 
 namespace nereid::io {
@@ -193,47 +197,130 @@ using Pool = RealDisk::Pool;
 struct OpenFile {
     OwnedFd fd;
     std::string path;
+    bool aligned_only = false;
 };
 
-Result<std::size_t> read_all_at(const OpenFile& f, std::span<char> into, std::uint64_t offset) {
+// Pieces of a read or write, and what has been done of them.
+class Pieces {
+  public:
+    template <class C>
+    explicit Pieces(const std::vector<std::span<C>>& pieces) {
+        list_.reserve(pieces.size());
+        for (const auto& p : pieces) {
+            list_.push_back({const_cast<char*>(p.data()), p.size()});
+            left_ += p.size();
+        }
+    }
+    const std::vector<iovec>& list() const { return list_; }
+    std::size_t left() const { return left_; }
+    void advance(std::size_t n) {
+        left_ -= n;
+        std::size_t whole = 0;
+        while (whole < list_.size() && n >= list_[whole].iov_len) n -= list_[whole++].iov_len;
+        list_.erase(list_.begin(), list_.begin() + static_cast<std::ptrdiff_t>(whole));
+        if (n > 0) {
+            list_[0].iov_base = static_cast<char*>(list_[0].iov_base) + n;
+            list_[0].iov_len -= n;
+        }
+    }
+    // What File promises, and O_DIRECT asks for.
+    Result<void> check(const OpenFile& f, std::uint64_t offset) const {
+        if (list_.size() > File::kMaxPieces)
+            return err(Code::kInvalidArgument, f.path + ": too many pieces");
+        if (!f.aligned_only) return {};
+        bool aligned = offset % kDirectAlignment == 0;
+        for (const iovec& v : list_) {
+            aligned = aligned && v.iov_len % kDirectAlignment == 0 &&
+                      reinterpret_cast<std::uintptr_t>(v.iov_base) % kDirectAlignment == 0;
+        }
+        if (!aligned)
+            return err(Code::kInvalidArgument, f.path + ": direct I/O with an unaligned piece");
+        return {};
+    }
+
+  private:
+    std::vector<iovec> list_;
+    std::size_t left_ = 0;
+};
+
+Result<std::size_t> read_all_at(const OpenFile& f, Pieces& into, std::uint64_t offset) {
     std::size_t done = 0;
-    while (done < into.size()) {
+    while (into.left() > 0) {
         const auto n = retry([&] {
-            return pread(f.fd.get(), into.data() + done, into.size() - done,
-                         static_cast<off_t>(offset + done));
+            return preadv(f.fd.get(), into.list().data(), static_cast<int>(into.list().size()),
+                          static_cast<off_t>(offset + done));
         });
         if (n < 0) return disk_error("read", f.path, errno);
         if (n == 0) break;
         done += static_cast<std::size_t>(n);
+        // Short inside a page: the end of the file, and no place to go on from directly.
+        if (f.aligned_only && static_cast<std::size_t>(n) % kDirectAlignment != 0) break;
+        into.advance(static_cast<std::size_t>(n));
     }
     return done;
 }
 
-Result<void> write_all_at(const OpenFile& f, std::span<const char> bytes, std::uint64_t offset) {
-    std::size_t done = 0;
-    while (done < bytes.size()) {
+Result<void> write_all_at(const OpenFile& f, Pieces& pieces, std::uint64_t offset) {
+    std::uint64_t done = 0;
+    while (pieces.left() > 0) {
         const auto n = retry([&] {
-            return pwrite(f.fd.get(), bytes.data() + done, bytes.size() - done,
-                          static_cast<off_t>(offset + done));
+            return pwritev(f.fd.get(), pieces.list().data(), static_cast<int>(pieces.list().size()),
+                           static_cast<off_t>(offset + done));
         });
         if (n < 0) return disk_error("write", f.path, errno);
-        done += static_cast<std::size_t>(n);
+        done += static_cast<std::uint64_t>(n);
+        pieces.advance(static_cast<std::size_t>(n));
     }
     return {};
 }
 
 class RealFile final : public File {
   public:
-    RealFile(std::shared_ptr<Pool> pool, std::shared_ptr<OpenFile> f)
-        : pool_(std::move(pool)), f_(std::move(f)) {}
+    RealFile(std::shared_ptr<Pool> pool, std::shared_ptr<Uring> ring, std::shared_ptr<OpenFile> f)
+        : pool_(std::move(pool)), ring_(std::move(ring)), f_(std::move(f)) {}
     Task<Result<std::size_t>> read_at(std::span<char> into, std::uint64_t offset) override {
-        return Pool::call(pool_, [f = f_, into, offset] { return read_all_at(*f, into, offset); });
+        return read_pieces({into}, offset);
     }
     Task<Result<void>> write_at(std::span<const char> bytes, std::uint64_t offset) override {
+        return write_pieces({bytes}, offset);
+    }
+    Task<Result<std::size_t>> read_pieces(std::vector<std::span<char>> into,
+                                          std::uint64_t offset) override {
+        if (ring_) return ring_read(ring_, f_, Pieces(into), offset);
         return Pool::call(pool_,
-                          [f = f_, bytes, offset] { return write_all_at(*f, bytes, offset); });
+                          [f = f_, pieces = Pieces(into), offset]() mutable -> Result<std::size_t> {
+                              TRY_VOID(pieces.check(*f, offset));
+                              return read_all_at(*f, pieces, offset);
+                          });
+    }
+    Task<Result<void>> write_pieces(std::vector<std::span<const char>> bytes,
+                                    std::uint64_t offset) override {
+        if (ring_) return ring_write(ring_, f_, Pieces(bytes), offset);
+        return Pool::call(pool_,
+                          [f = f_, pieces = Pieces(bytes), offset]() mutable -> Result<void> {
+                              TRY_VOID(pieces.check(*f, offset));
+                              return write_all_at(*f, pieces, offset);
+                          });
+    }
+    Task<Result<void>> allocate(std::uint64_t bytes) override {
+        return Pool::call(pool_, [f = f_, bytes]() -> Result<void> {
+            if (retry([&] { return fallocate(f->fd.get(), 0, 0, static_cast<off_t>(bytes)); }) ==
+                0) {
+                return {};
+            }
+            if (errno != EOPNOTSUPP) return disk_error("allocate", f->path, errno);
+            // No reservation in this file system; its other half, the size, can be had.
+            struct stat st{};
+            if (fstat(f->fd.get(), &st) != 0) return disk_error("stat", f->path, errno);
+            if (static_cast<std::uint64_t>(st.st_size) < bytes &&
+                ftruncate(f->fd.get(), static_cast<off_t>(bytes)) != 0) {
+                return disk_error("allocate", f->path, errno);
+            }
+            return {};
+        });
     }
     Task<Result<void>> sync() override {
+        if (ring_) return ring_sync(ring_, f_);
         return Pool::call(pool_, [f = f_]() -> Result<void> {
             if (retry([&] { return fdatasync(f->fd.get()); }) != 0)
                 return disk_error("sync", f->path, errno);
@@ -257,13 +344,65 @@ class RealFile final : public File {
     }
 
   private:
+    static bool again(int result) { return result == -EINTR || result == -EAGAIN; }
+    static Task<Result<std::size_t>> ring_read(std::shared_ptr<Uring> ring,
+                                               std::shared_ptr<OpenFile> f, Pieces into,
+                                               std::uint64_t offset) {
+        CO_TRY_VOID(into.check(*f, offset));
+        std::size_t done = 0;
+        while (into.left() > 0) {
+            const int n = co_await Uring::run(ring, Uring::What::kRead, f->fd.get(), into.list(),
+                                              offset + done);
+            if (again(n)) continue;
+            if (n < 0) co_return disk_error("read", f->path, -n);
+            if (n == 0) break;
+            done += static_cast<std::size_t>(n);
+            if (f->aligned_only && static_cast<std::size_t>(n) % kDirectAlignment != 0) break;
+            into.advance(static_cast<std::size_t>(n));
+        }
+        co_return done;
+    }
+    static Task<Result<void>> ring_write(std::shared_ptr<Uring> ring, std::shared_ptr<OpenFile> f,
+                                         Pieces pieces, std::uint64_t offset) {
+        CO_TRY_VOID(pieces.check(*f, offset));
+        std::uint64_t done = 0;
+        while (pieces.left() > 0) {
+            const int n = co_await Uring::run(ring, Uring::What::kWrite, f->fd.get(), pieces.list(),
+                                              offset + done);
+            if (again(n)) continue;
+            if (n < 0) co_return disk_error("write", f->path, -n);
+            done += static_cast<std::uint64_t>(n);
+            pieces.advance(static_cast<std::size_t>(n));
+        }
+        co_return Result<void>{};
+    }
+    static Task<Result<void>> ring_sync(std::shared_ptr<Uring> ring, std::shared_ptr<OpenFile> f) {
+        static const std::vector<iovec> kNone;
+        for (;;) {
+            const int n = co_await Uring::run(ring, Uring::What::kSync, f->fd.get(), kNone, 0);
+            if (again(n)) continue;
+            if (n < 0) co_return disk_error("sync", f->path, -n);
+            co_return Result<void>{};
+        }
+    }
+
     std::shared_ptr<Pool> pool_;
+    std::shared_ptr<Uring> ring_;  // null: the pool does it
     std::shared_ptr<OpenFile> f_;
 };
 
-Result<std::shared_ptr<OpenFile>> open_file(const std::string& path, OpenMode mode) {
-    const auto try_open = [&path](int flags) {
-        return retry([&] { return ::open(path.c_str(), flags | O_CLOEXEC, 0640); });
+Result<std::shared_ptr<OpenFile>> open_file(const std::string& path, OpenMode mode, bool direct) {
+    const auto try_open = [&path, direct](int flags) {
+        const auto with = [&](int more) {
+            return retry([&] { return ::open(path.c_str(), flags | more | O_CLOEXEC, 0640); });
+        };
+        int fd = with(direct ? O_DIRECT : 0);
+        // The file system has none. The failed call may have created the file: so not O_EXCL again.
+        if (fd < 0 && direct && errno == EINVAL) {
+            flags &= ~O_EXCL;
+            fd = with(0);
+        }
+        return fd;
     };
     bool created = false;
     int fd = -1;
@@ -275,6 +414,7 @@ Result<std::shared_ptr<OpenFile>> open_file(const std::string& path, OpenMode mo
             fd = try_open(O_RDWR);
             break;
         case OpenMode::kCreate:
+        case OpenMode::kCreateLocked:
             fd = try_open(O_RDWR);
             if (fd >= 0 || errno != ENOENT) break;
             fd = try_open(O_RDWR | O_CREAT);
@@ -286,7 +426,13 @@ Result<std::shared_ptr<OpenFile>> open_file(const std::string& path, OpenMode mo
             break;
     }
     if (fd < 0) return disk_error("open", path, errno);
-    auto file = std::make_shared<OpenFile>(OwnedFd(fd), path);
+    auto file = std::make_shared<OpenFile>(OwnedFd(fd), path, direct);
+    if (mode == OpenMode::kCreateLocked &&
+        retry([&] { return flock(fd, LOCK_EX | LOCK_NB); }) != 0) {
+        if (errno == EWOULDBLOCK)
+            return err(Code::kConflict, path + " is in use by another process");
+        return disk_error("lock", path, errno);
+    }
     if (created) TRY_VOID(sync_folder(parent_of(path)));
     return file;
 }
@@ -324,13 +470,20 @@ Result<void> make_all_folders(const std::string& path) {
 }  // namespace
 
 RealDisk::RealDisk(RealLoop& loop, std::size_t threads)
-    : pool_(std::make_shared<Pool>(loop, threads)) {}
+    : RealDisk(loop, RealDiskOptions{.threads = threads}) {}
+RealDisk::RealDisk(RealLoop& loop, const RealDiskOptions& options)
+    : pool_(std::make_shared<Pool>(loop, options.threads)),
+      uring_(options.uring ? Uring::create(loop, options.depth) : nullptr),
+      direct_(options.direct) {}
 RealDisk::~RealDisk() { pool_->stop(); }
 
 Task<Result<std::unique_ptr<File>>> RealDisk::open(std::string path, OpenMode mode) {
     const auto pool = pool_;
-    CO_TRY(auto file, co_await Pool::call(pool, [path, mode] { return open_file(path, mode); }));
-    co_return std::make_unique<RealFile>(pool, std::move(file));
+    const auto ring = uring_;
+    CO_TRY(auto file, co_await Pool::call(pool, [path, mode, direct = direct_] {
+               return open_file(path, mode, direct);
+           }));
+    co_return std::make_unique<RealFile>(pool, ring, std::move(file));
 }
 
 Task<Result<void>> RealDisk::remove(std::string path) {

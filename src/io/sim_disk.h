@@ -3,7 +3,8 @@
 //
 // Model: folder operations are durable when they return (as RealDisk makes them). File content that
 // was not synced is lost at crash(): each such write, independently, is kept, lost, or torn (a
-// prefix of its 512-byte sectors reaches the platter); so is a truncate. Latency is drawn from the
+// prefix of its 512-byte sectors reaches the platter, or any of them); so is a truncate. Writes are
+// thereby reordered: a later one may be kept and an earlier one not. Latency is drawn from the
 // seed per operation; an operation takes effect at its end, and one that is under way at a crash is
 // one more unsynced write.
 //

@@ -1,6 +1,7 @@
 #include "io/sim_disk.h"
 
 #include <algorithm>
+#include <list>
 #include <map>
 #include <set>
 #include <utility>
@@ -26,6 +27,9 @@ struct Inode {
     std::string visible;  // what reads see
     std::string durable;  // what a crash leaves, before `unsynced` is drawn
     std::vector<Change> unsynced;
+    std::list<const Change*> under_way;  // given to the device, not answered yet
+    std::weak_ptr<void> locked_by;       // an open file; of an earlier boot it does not count
+    std::uint64_t locked_boot = 0;
 };
 
 void apply(std::string& content, const Change& c, std::size_t length) {
@@ -41,6 +45,22 @@ std::string parent_of(const std::string& path) {
     const auto slash = path.rfind('/');
     if (slash == std::string::npos) return "";
     return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+// What a torn write leaves: a prefix of its sectors, or any of them.
+void tear(std::string& content, const Change& c, Prng& rng) {
+    const std::size_t sectors = c.bytes.size() / kSector;
+    if (rng.chance(0.5)) {
+        apply(content, c, rng.below(sectors + 1) * kSector);
+        return;
+    }
+    for (std::size_t i = 0; i < sectors; ++i) {
+        if (rng.chance(0.5)) continue;
+        const Change one{.truncate = false,
+                         .offset = c.offset + i * kSector,
+                         .bytes = c.bytes.substr(i * kSector, kSector)};
+        apply(content, one, kSector);
+    }
 }
 
 Error missing(const std::string& path) {
@@ -105,19 +125,39 @@ struct OpenFile {
     }
 };
 
-Task<Result<std::size_t>> read_from(std::shared_ptr<OpenFile> f, std::span<char> into,
+Task<Result<std::size_t>> read_from(std::shared_ptr<OpenFile> f, std::vector<std::span<char>> into,
                                     std::uint64_t offset) {
     if (!co_await f->core->operate(f->loop) || f->boot != f->core->boot)
         co_return f->failed("read");
     const std::string& content = f->inode->visible;
-    if (offset >= content.size()) co_return std::size_t{0};
-    const std::size_t n = std::min<std::size_t>(into.size(), content.size() - offset);
-    content.copy(into.data(), n, offset);
-    co_return n;
+    std::size_t done = 0;
+    for (const auto& piece : into) {
+        if (offset + done >= content.size()) break;
+        done += content.copy(piece.data(), piece.size(), offset + done);
+    }
+    co_return done;
 }
 
+class UnderWay {
+  public:
+    UnderWay(std::shared_ptr<Inode> inode, const Change& c) : inode_(std::move(inode)) {
+        at_ = inode_->under_way.insert(inode_->under_way.end(), &c);
+    }
+    UnderWay(const UnderWay&) = delete;
+    UnderWay& operator=(const UnderWay&) = delete;
+    ~UnderWay() { inode_->under_way.erase(at_); }
+
+  private:
+    std::shared_ptr<Inode> inode_;
+    std::list<const Change*>::iterator at_;
+};
+
 Task<Result<void>> change(std::shared_ptr<OpenFile> f, Change c) {
-    const bool alive = co_await f->core->operate(f->loop);
+    bool alive = false;
+    {
+        const UnderWay mark(f->inode, c);
+        alive = co_await f->core->operate(f->loop);
+    }
     if (!alive || f->boot != f->core->boot) co_return f->failed("write");
     if (!f->writable) co_return Error{Code::kPermissionDenied, f->path + ": open for reading only"};
     Core& core = *f->core;
@@ -160,17 +200,39 @@ Task<Result<std::uint64_t>> size_of(std::shared_ptr<OpenFile> f) {
     co_return f->inode->visible.size();
 }
 
+// Like a file that was cut longer: the size is durable with the next sync.
+Task<Result<void>> reserve(std::shared_ptr<OpenFile> f, std::uint64_t bytes) {
+    const std::uint64_t now = f->inode->visible.size();
+    if (bytes <= now) co_return Result<void>{};
+    if (f->core->used() + (bytes - now) > f->core->options.capacity) {
+        co_return Error{Code::kNoSpace,
+                        fmt::format("allocate {}: No space left on device", f->path)};
+    }
+    co_return co_await change(f, {.truncate = true, .offset = bytes, .bytes = {}});
+}
+
 class SimFile final : public File {
   public:
     explicit SimFile(std::shared_ptr<OpenFile> f) : f_(std::move(f)) {}
     Task<Result<std::size_t>> read_at(std::span<char> into, std::uint64_t offset) override {
-        return read_from(f_, into, offset);
+        return read_from(f_, {into}, offset);
     }
     Task<Result<void>> write_at(std::span<const char> bytes, std::uint64_t offset) override {
         return change(f_, {.truncate = false,
                            .offset = offset,
                            .bytes = std::string(bytes.begin(), bytes.end())});
     }
+    Task<Result<std::size_t>> read_pieces(std::vector<std::span<char>> into,
+                                          std::uint64_t offset) override {
+        return read_from(f_, std::move(into), offset);
+    }
+    Task<Result<void>> write_pieces(std::vector<std::span<const char>> pieces,
+                                    std::uint64_t offset) override {
+        std::string bytes;
+        for (const auto& p : pieces) bytes.append(p.begin(), p.end());
+        return change(f_, {.truncate = false, .offset = offset, .bytes = std::move(bytes)});
+    }
+    Task<Result<void>> allocate(std::uint64_t bytes) override { return reserve(f_, bytes); }
     Task<Result<void>> sync() override { return sync_file(f_); }
     Task<Result<std::uint64_t>> size() override { return size_of(f_); }
     Task<Result<void>> truncate(std::uint64_t bytes) override {
@@ -190,24 +252,23 @@ SimDisk::~SimDisk() = default;
 void SimDisk::crash() {
     ++core_->boot;
     for (auto& [path, inode] : core_->files) {
-        for (const Change& c : inode->unsynced) {
+        const auto settle = [&](const Change& c) {
             switch (core_->rng.below(3)) {
                 case 0:
                     ++core_->counters.lost_writes;
                     break;
-                case 1: {
+                case 1:
                     ++core_->counters.torn_writes;
-                    const std::size_t sectors = c.bytes.size() / kSector;
-                    if (!c.truncate)
-                        apply(inode->durable, c, core_->rng.below(sectors + 1) * kSector);
+                    if (!c.truncate) tear(inode->durable, c, core_->rng);
                     break;
-                }
                 default:
                     ++core_->counters.kept_writes;
                     apply(inode->durable, c, c.bytes.size());
                     break;
             }
-        }
+        };
+        for (const Change& c : inode->unsynced) settle(c);
+        for (const Change* c : inode->under_way) settle(*c);
         inode->unsynced.clear();
         inode->visible = inode->durable;
     }
@@ -250,8 +311,16 @@ Task<Result<std::unique_ptr<File>>> SimDiskView::open(std::string path, OpenMode
         }
         it = core->files.emplace(path, std::make_shared<Inode>()).first;
     }
-    co_return std::make_unique<SimFile>(std::make_shared<OpenFile>(
-        core, loop, it->second, path, mode != OpenMode::kRead, core->boot));
+    const auto file = std::make_shared<OpenFile>(core, loop, it->second, path,
+                                                 mode != OpenMode::kRead, core->boot);
+    if (mode == OpenMode::kCreateLocked) {
+        Inode& inode = *it->second;
+        if (inode.locked_boot == core->boot && !inode.locked_by.expired())
+            co_return Error{Code::kConflict, path + " is in use by another process"};
+        inode.locked_by = file;
+        inode.locked_boot = core->boot;
+    }
+    co_return std::make_unique<SimFile>(file);
 }
 
 Task<Result<void>> SimDiskView::remove(std::string path) {

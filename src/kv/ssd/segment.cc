@@ -19,6 +19,7 @@ constexpr std::uint32_t kSuperblockMagic = 0x42534b4e;  // "NKSB"
 constexpr std::uint16_t kVersion = 1;
 constexpr std::size_t kHeadBytes = 80;
 constexpr std::size_t kTrailerBytes = 80;
+constexpr std::size_t kSuperblockBytes = 64;
 constexpr std::size_t kMaxEntries = 65536;
 constexpr std::size_t kMaxNamespaces = 65535;
 
@@ -84,10 +85,10 @@ void encode_record_header(const RecordHeader& h, std::span<const RecordSlice> sl
     CHECK(slices.empty() || sum == h.payload_bytes);
     std::memset(out.data(), 0, bytes);
     Put put(out.data() + 8);
-    put(kVersion)(static_cast<std::uint16_t>(bytes))(h.kind)(h.ttl_class);
-    put(static_cast<std::uint16_t>(slices.size()))(h.tokens)(h.depth);
+    put(kVersion)(static_cast<std::uint16_t>(bytes))(h.kind)(std::uint8_t{h.paged});
+    put(static_cast<std::uint16_t>(slices.size()))(h.ttl_s)(h.depth);
     put(h.payload_bytes)(h.payload_crc)(h.generation)(h.segment)(h.page)(h.expires_s);
-    put(h.ns.digest)(h.key.bytes)(std::array<char, 16>{});
+    put(h.ns.digest)(h.key.bytes)(std::array<char, 24>{});
     for (const RecordSlice& s : slices) put(s.layer)(s.role)(s.length);
     seal(out.data(), kRecordMagic, bytes);
 }
@@ -106,9 +107,9 @@ Result<DecodedRecord> decode_record_header(std::string_view bytes) {
     DecodedRecord r;
     RecordHeader& h = r.header;
     h.kind = get.take<std::uint8_t>();
-    h.ttl_class = get.take<std::uint8_t>();
+    const auto paged = get.take<std::uint8_t>();
     r.slices = get.take<std::uint16_t>();
-    h.tokens = get.take<std::uint32_t>();
+    h.ttl_s = get.take<std::uint32_t>();
     h.depth = get.take<std::uint32_t>();
     h.payload_bytes = get.take<std::uint32_t>();
     h.payload_crc = get.take<std::uint32_t>();
@@ -118,13 +119,14 @@ Result<DecodedRecord> decode_record_header(std::string_view bytes) {
     h.expires_s = get.take<std::uint32_t>();
     h.ns.digest = get.take<Digest256>();
     h.key.bytes = get.take<std::array<std::uint8_t, 16>>();
-    r.payload_offset = length;
-    if (h.kind > 1 || h.ttl_class > 2) return corrupt("record of an unknown kind");
+    h.paged = paged != 0;
+    r.payload_offset = payload_offset(h.paged, r.slices);
+    if (h.kind > 1 || paged > 1) return corrupt("record of an unknown kind");
     if (h.payload_bytes == 0 || h.payload_bytes > kMaxPayloadBytes)
         return corrupt("record with an impossible payload");
     if (r.slices > kMaxSlices || header_bytes(r.slices) != length)
         return corrupt("record whose layer map does not fit its header");
-    if (!all_zero(bytes.substr(112, 16)) ||
+    if (!all_zero(bytes.substr(104, 24)) ||
         !all_zero(bytes.substr(kRecordFixedBytes + std::size_t{8} * r.slices,
                                length - kRecordFixedBytes - std::size_t{8} * r.slices)))
         return corrupt("record with reserved bytes in use");
@@ -150,8 +152,8 @@ std::vector<RecordSlice> record_slices(std::string_view bytes, const DecodedReco
 void encode_head(const SegmentHead& h, std::span<char, kPage> out) {
     std::memset(out.data(), 0, out.size());
     Put put(out.data() + 8);
-    put(kVersion)(std::uint16_t{0})(static_cast<std::uint32_t>(kPage))(h.node)(h.segment);
-    put(h.capacity)(h.created_s)(h.expires_s);
+    put(kVersion)(std::uint16_t{0})(static_cast<std::uint32_t>(kPage))(h.folder)(h.segment);
+    put(h.capacity)(h.created_s)(h.expires_s)(h.ttl_s);
     seal(out.data(), kHeadMagic, kHeadBytes);
 }
 
@@ -163,14 +165,15 @@ Result<SegmentHead> decode_head(std::string_view bytes) {
     const auto reserved = get.take<std::uint16_t>();
     const auto page = get.take<std::uint32_t>();
     SegmentHead h;
-    h.node = get.take<NodeId>();
+    h.folder = get.take<FolderId>();
     h.segment = get.take<std::uint64_t>();
     h.capacity = get.take<std::uint64_t>();
     h.created_s = get.take<std::uint32_t>();
     h.expires_s = get.take<std::uint32_t>();
+    h.ttl_s = get.take<std::uint32_t>();
     if (reserved != 0 || page != kPage || h.segment == 0 || h.capacity < kMinSegmentBytes ||
         h.capacity > kMaxSegmentBytes || h.capacity % kPage != 0 ||
-        !all_zero(bytes.substr(56, kPage - 56)))
+        !all_zero(bytes.substr(60, kPage - 60)))
         return corrupt("segment head out of bounds");
     return h;
 }
@@ -190,11 +193,11 @@ bool FooterBuilder::add(const RecordHeader& h) {
                         .page = h.page,
                         .payload_bytes = h.payload_bytes,
                         .depth = h.depth,
-                        .tokens = h.tokens,
+                        .ttl_s = h.ttl_s,
                         .expires_s = h.expires_s,
                         .ns = static_cast<std::uint16_t>(number - 1),
                         .kind = h.kind,
-                        .ttl_class = h.ttl_class});
+                        .paged = h.paged});
     payload_ += h.payload_bytes;
     return true;
 }
@@ -205,8 +208,8 @@ std::uint64_t FooterBuilder::bytes(std::size_t more) const {
            kPage;
 }
 
-void FooterBuilder::encode(const SegmentHead& head, std::uint32_t body_page,
-                           std::string& out) const {
+void FooterBuilder::encode(const SegmentHead& head, std::uint32_t body_page, std::string& out) {
+    std::ranges::sort(entries_, {}, &FooterEntry::page);
     const std::size_t begin = out.size();
     ByteWriter w(out);
     for (const auto& ns : namespaces_) w.put_bytes(ns.digest);
@@ -216,19 +219,19 @@ void FooterBuilder::encode(const SegmentHead& head, std::uint32_t body_page,
         w.put(e.page);
         w.put(e.payload_bytes);
         w.put(e.depth);
-        w.put(e.tokens);
+        w.put(e.ttl_s);
         w.put(e.expires_s);
         w.put(e.ns);
         w.put(e.kind);
-        w.put(e.ttl_class);
+        w.put(std::uint8_t{e.paged});
     }
     const std::uint32_t body_crc = crc_of(out.data() + begin, out.size() - begin);
     const std::size_t trailer = begin + round_to_page(out.size() - begin);
     out.resize(trailer + kPage, '\0');
     Put put(out.data() + trailer + 8);
     put(kVersion)(static_cast<std::uint16_t>(namespaces_.size()));
-    put(static_cast<std::uint32_t>(entries_.size()))(head.node)(head.segment);
-    put(body_page)(body_crc)(head.created_s)(head.expires_s)(payload_);
+    put(static_cast<std::uint32_t>(entries_.size()))(head.folder)(head.segment);
+    put(body_page)(body_crc)(head.created_s)(head.expires_s)(payload_)(head.ttl_s);
     seal(out.data() + trailer, kTrailerMagic, kTrailerBytes);
 }
 
@@ -240,16 +243,17 @@ Result<Trailer> decode_trailer(std::string_view page, std::uint64_t file_bytes) 
     Trailer t;
     t.namespaces = get.take<std::uint16_t>();
     t.entries = get.take<std::uint32_t>();
-    t.node = get.take<NodeId>();
+    t.folder = get.take<FolderId>();
     t.segment = get.take<std::uint64_t>();
     t.body_page = get.take<std::uint32_t>();
     t.body_crc = get.take<std::uint32_t>();
     t.created_s = get.take<std::uint32_t>();
     t.expires_s = get.take<std::uint32_t>();
     t.payload = get.take<std::uint64_t>();
+    t.ttl_s = get.take<std::uint32_t>();
     if (t.entries > kMaxEntries || t.segment == 0 || t.body_page == 0 ||
         t.body_page * kPage + round_to_page(t.body_bytes()) + kPage != file_bytes ||
-        !all_zero(page.substr(64)))
+        !all_zero(page.substr(68)))
         return corrupt("trailer out of bounds");
     return t;
 }
@@ -265,9 +269,11 @@ Result<FooterView> FooterView::open(const Trailer& t, std::string_view body) {
     std::uint64_t end = 1;
     for (std::size_t i = 0; i < v.entries_; ++i) {
         const FooterEntry e = v.entry(i);
-        const std::uint64_t pages = record_bytes(0, e.payload_bytes) / kPage;
-        if (e.ns >= v.namespaces_ || e.kind > 1 || e.ttl_class > 2 || e.payload_bytes == 0 ||
-            e.payload_bytes > kMaxPayloadBytes || e.page < end || e.page + pages > t.body_page)
+        const std::uint64_t pages = record_bytes(e.paged, 0, e.payload_bytes) / kPage;
+        // 47: the byte that says where the payload begins.
+        if (e.ns >= v.namespaces_ || e.kind > 1 || v.entries_at_[i * kFooterEntryBytes + 47] > 1 ||
+            e.payload_bytes == 0 || e.payload_bytes > kMaxPayloadBytes || e.page < end ||
+            e.page + pages > t.body_page)
             return corrupt("footer entry out of bounds");
         end = e.page + pages;
     }
@@ -282,11 +288,11 @@ FooterEntry FooterView::entry(std::size_t i) const {
     e.page = get.take<std::uint32_t>();
     e.payload_bytes = get.take<std::uint32_t>();
     e.depth = get.take<std::uint32_t>();
-    e.tokens = get.take<std::uint32_t>();
+    e.ttl_s = get.take<std::uint32_t>();
     e.expires_s = get.take<std::uint32_t>();
     e.ns = get.take<std::uint16_t>();
     e.kind = get.take<std::uint8_t>();
-    e.ttl_class = get.take<std::uint8_t>();
+    e.paged = get.take<std::uint8_t>() != 0;
     return e;
 }
 
@@ -295,16 +301,15 @@ model::Namespace FooterView::ns(std::size_t i) const {
 }
 
 std::string encode_superblock(const Superblock& s) {
-    std::string out(kSuperblockBytes, '\0');
+    std::string out(kPage, '\0');
     Put put(out.data() + 8);
-    put(kVersion)(std::uint16_t{0})(static_cast<std::uint32_t>(kPage))(s.node)(s.created_s);
+    put(kVersion)(std::uint16_t{0})(static_cast<std::uint32_t>(kPage))(s.folder)(s.created_s);
     seal(out.data(), kSuperblockMagic, kSuperblockBytes);
     return out;
 }
 
 Result<Superblock> decode_superblock(std::string_view bytes) {
-    if (bytes.size() != kSuperblockBytes ||
-        !sealed(bytes.data(), kSuperblockMagic, kSuperblockBytes))
+    if (bytes.size() != kPage || !sealed(bytes.data(), kSuperblockMagic, kSuperblockBytes))
         return corrupt("superblock fails its CRC");
     Get get(bytes.data() + 8);
     const auto version = get.take<std::uint16_t>();
@@ -313,7 +318,7 @@ Result<Superblock> decode_superblock(std::string_view bytes) {
     if (version != kVersion || reserved != 0 || page != kPage || !all_zero(bytes.substr(36)))
         return corrupt("superblock of an unknown version");
     Superblock s;
-    s.node = get.take<NodeId>();
+    s.folder = get.take<FolderId>();
     s.created_s = get.take<std::uint32_t>();
     return s;
 }

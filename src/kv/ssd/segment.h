@@ -27,7 +27,7 @@ inline constexpr std::size_t kMaxSlices = 496;
 inline constexpr std::size_t kRecordFixedBytes = 128;
 inline constexpr std::size_t kFooterEntryBytes = 48;
 
-using NodeId = std::array<std::uint8_t, 16>;
+using FolderId = std::array<std::uint8_t, 16>;  // random, of the superblock
 
 constexpr std::uint64_t round_to_page(std::uint64_t n) { return (n + kPage - 1) / kPage * kPage; }
 
@@ -42,10 +42,10 @@ struct RecordSlice {
 struct RecordHeader {
     model::Namespace ns;
     model::BlockKey key;
-    std::uint8_t kind = 0;       // 0 history, 1 state
-    std::uint8_t ttl_class = 0;  // 0 chat, 1 agent, 2 other
-    std::uint32_t tokens = 0;
-    std::uint32_t depth = 0;
+    std::uint8_t kind = 0;  // 0 history, 1 state
+    bool paged = false;     // the payload begins at the next page, not right behind the header
+    std::uint32_t ttl_s = 0;
+    std::uint32_t depth = 0;  // in its prefix
     std::uint32_t payload_bytes = 0;
     std::uint32_t payload_crc = 0;
     std::uint64_t generation = 0;
@@ -58,9 +58,12 @@ struct RecordHeader {
 constexpr std::size_t header_bytes(std::size_t slices) {
     return (kRecordFixedBytes + 8 * slices + 63) / 64 * 64;
 }
+constexpr std::size_t payload_offset(bool paged, std::size_t slices) {
+    return paged ? kPage : header_bytes(slices);
+}
 // What a record takes in the file.
-constexpr std::uint64_t record_bytes(std::size_t slices, std::uint64_t payload_bytes) {
-    return round_to_page(header_bytes(slices) + payload_bytes);
+constexpr std::uint64_t record_bytes(bool paged, std::size_t slices, std::uint64_t payload_bytes) {
+    return round_to_page(payload_offset(paged, slices) + payload_bytes);
 }
 
 // Writes header_bytes(slices.size()) bytes to `out`, which is at least that long. CHECKs that
@@ -70,7 +73,7 @@ void encode_record_header(const RecordHeader& h, std::span<const RecordSlice> sl
 
 struct DecodedRecord {
     RecordHeader header;
-    std::size_t payload_offset = 0;  // = header_bytes
+    std::size_t payload_offset = 0;  // from the record's begin
     std::uint16_t slices = 0;
 };
 // Checks magic, CRC, version, bounds and the layer map. `bytes` begins at the record and holds at
@@ -80,11 +83,12 @@ Result<DecodedRecord> decode_record_header(std::string_view bytes);
 std::vector<RecordSlice> record_slices(std::string_view bytes, const DecodedRecord& r);
 
 struct SegmentHead {
-    NodeId node{};
+    FolderId folder{};
     std::uint64_t segment = 0;
     std::uint64_t capacity = 0;
     std::uint32_t created_s = 0;
     std::uint32_t expires_s = 0;
+    std::uint32_t ttl_s = 0;  // of all its records
     bool operator==(const SegmentHead&) const = default;
 };
 void encode_head(const SegmentHead& h, std::span<char, kPage> out);
@@ -96,26 +100,26 @@ struct FooterEntry {
     std::uint32_t page = 0;
     std::uint32_t payload_bytes = 0;
     std::uint32_t depth = 0;
-    std::uint32_t tokens = 0;
+    std::uint32_t ttl_s = 0;
     std::uint32_t expires_s = 0;
     std::uint16_t ns = 0;  // number in the footer's table of namespaces
     std::uint8_t kind = 0;
-    std::uint8_t ttl_class = 0;
+    bool paged = false;
     bool operator==(const FooterEntry&) const = default;
 };
 
 // The footer of one segment while its records are written. 48 bytes per block.
 class FooterBuilder {
   public:
-    // False when the footer has no room for one more (65,536 entries, 65,535 namespaces).
+    // In any order. False when there is no room for one more (65,536 entries, 65,535 namespaces).
     bool add(const RecordHeader& h);
     std::size_t entries() const { return entries_.size(); }
-    std::span<const FooterEntry> list() const { return entries_; }
+    const std::vector<FooterEntry>& list() const { return entries_; }
     const std::vector<model::Namespace>& namespaces() const { return namespaces_; }
     // Bytes of body, padding and trailer if `more` entries (and namespaces) came.
     std::uint64_t bytes(std::size_t more = 0) const;
     // Appends body, padding and trailer to `out`; `body_page` is where they will lie.
-    void encode(const SegmentHead& head, std::uint32_t body_page, std::string& out) const;
+    void encode(const SegmentHead& head, std::uint32_t body_page, std::string& out);
 
   private:
     std::vector<FooterEntry> entries_;
@@ -124,12 +128,13 @@ class FooterBuilder {
 };
 
 struct Trailer {
-    NodeId node{};
+    FolderId folder{};
     std::uint64_t segment = 0;
     std::uint32_t body_page = 0;
     std::uint32_t body_crc = 0;
     std::uint32_t created_s = 0;
     std::uint32_t expires_s = 0;
+    std::uint32_t ttl_s = 0;
     std::uint16_t namespaces = 0;
     std::uint32_t entries = 0;
     std::uint64_t payload = 0;
@@ -161,13 +166,12 @@ class FooterView {
 };
 
 struct Superblock {
-    NodeId node{};
+    FolderId folder{};
     std::uint32_t created_s = 0;
     bool operator==(const Superblock&) const = default;
 };
-inline constexpr std::size_t kSuperblockBytes = 64;
-std::string encode_superblock(const Superblock& s);
-Result<Superblock> decode_superblock(std::string_view bytes);
+std::string encode_superblock(const Superblock& s);           // one page
+Result<Superblock> decode_superblock(std::string_view page);  // kCorrupt
 
 // "seg-00000000000000a1.nks" and back; 0 for any other name (no segment has the id 0).
 std::string segment_name(std::uint64_t id);

@@ -22,8 +22,8 @@ RecordHeader example() {
     return {.ns = {seq<32>(1)},
             .key = {seq<16>(64)},
             .kind = 0,
-            .ttl_class = 1,
-            .tokens = 128,
+            .paged = false,
+            .ttl_s = 259200,
             .depth = 7,
             .payload_bytes = 114048,
             .payload_crc = 0xdeadbeef,
@@ -34,11 +34,12 @@ RecordHeader example() {
 }
 const std::vector<RecordSlice> kMap{{.layer = 2, .role = {'m', 'a'}, .length = 100000},
                                     {.layer = 20, .role = {'k', '\0'}, .length = 14048}};
-const SegmentHead kHead{.node = seq<16>(200),
+const SegmentHead kHead{.folder = seq<16>(200),
                         .segment = 42,
                         .capacity = std::uint64_t{256} << 20,
                         .created_s = 1'799'000'000,
-                        .expires_s = 1'800'003'600};
+                        .expires_s = 1'800'003'600,
+                        .ttl_s = 259200};
 
 std::string encoded_record() {
     std::string out(header_bytes(kMap.size()), 'x');
@@ -46,23 +47,24 @@ std::string encoded_record() {
     return out;
 }
 
-// Pinned: a change here is a new version of the format.
+// Pinned, and made by another implementation (Python's struct and a CRC of its own): a change here
+// is a new version of the format.
 TEST(SegmentFormat, RecordHeaderBytes) {
     EXPECT_EQ(to_hex(as_bytes(encoded_record())),
-              "4e4b5352e54b6a780100c00000010200800000000700000080bd0100efbeadde"
+              "4e4b53527be9d6630100c0000000020080f403000700000080bd0100efbeadde"
               "88776655443322112a000000000000000900000000d2496b0102030405060708"
               "090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f204041424344454647"
-              "48494a4b4c4d4e4f0000000000000000000000000000000002006d61a0860100"
-              "14006b00e0360000000000000000000000000000000000000000000000000000"
+              "48494a4b4c4d4e4f000000000000000000000000000000000000000000000000"
+              "02006d61a086010014006b00e036000000000000000000000000000000000000"
               "0000000000000000000000000000000000000000000000000000000000000000");
 }
 TEST(SegmentFormat, HeadAndTrailerAndSuperblockBytes) {
     std::array<char, kPage> head;
     encode_head(kHead, head);
     EXPECT_EQ(to_hex(as_bytes(std::string_view(head.data(), 80))),
-              "4e4b5348b57ff49e0100000000100000c8c9cacbcccdcecfd0d1d2d3d4d5d6d7"
-              "2a0000000000000000000010000000"
-              "00c08f3a6b10e0496b000000000000000000000000000000000000000000000000");
+              "4e4b534831d269310100000000100000c8c9cacbcccdcecfd0d1d2d3d4d5d6d7"
+              "2a000000000000000000001000000000c08f3a6b10e0496b80f4030000000000"
+              "00000000000000000000000000000000");
     FooterBuilder footer;
     ASSERT_TRUE(footer.add(example()));
     std::string bytes;
@@ -71,15 +73,16 @@ TEST(SegmentFormat, HeadAndTrailerAndSuperblockBytes) {
     EXPECT_EQ(bytes.size(), 2 * kPage);
     EXPECT_EQ(to_hex(as_bytes(bytes.substr(32, 48))),
               "404142434445464748494a4b4c4d4e4f88776655443322110900000080bd0100"
-              "070000008000000000d2496b00000001");
+              "0700000080f4030000d2496b00000000");
     EXPECT_EQ(to_hex(as_bytes(bytes.substr(kPage, 80))),
-              "4e4b53461af8c2340100010001000000c8c9cacbcccdcecfd0d1d2d3d4d5d6d7"
-              "2a0000000000000025000000d6ee9a10c08f3a6b10e0496b80bd010000000000"
-              "00000000000000000000000000000000");
-    EXPECT_EQ(to_hex(as_bytes(encode_superblock({.node = seq<16>(5), .created_s = 7}))),
-              "4e4b534253a9f5c90100000000100000"
-              "05060708090a0b0c0d0e0f101112131407000000"
-              "00000000000000000000000000000000000000000000000000000000");
+              "4e4b5346b55717ae0100010001000000c8c9cacbcccdcecfd0d1d2d3d4d5d6d7"
+              "2a00000000000000250000000771f4cac08f3a6b10e0496b80bd010000000000"
+              "80f40300000000000000000000000000");
+    const std::string super = encode_superblock({.folder = seq<16>(5), .created_s = 7});
+    EXPECT_EQ(super.size(), kPage);
+    EXPECT_EQ(to_hex(as_bytes(super.substr(0, 64))),
+              "4e4b5342c70a66ce010000000010000005060708090a0b0c0d0e0f1011121314"
+              "0700000000000000000000000000000000000000000000000000000000000000");
 }
 
 TEST(Segment, RecordRoundTrip) {
@@ -89,7 +92,7 @@ TEST(Segment, RecordRoundTrip) {
     EXPECT_EQ(r->header, example());
     EXPECT_EQ(r->payload_offset, header_bytes(2));
     EXPECT_EQ(record_slices(bytes, *r), kMap);
-    EXPECT_EQ(record_bytes(2, 114048), 28 * kPage);
+    EXPECT_EQ(record_bytes(false, 2, 114048), 28 * kPage);
 }
 
 // K2, K16: nothing of a header can change unseen.
@@ -124,7 +127,7 @@ TEST(Segment, EveryBitOfHeadTrailerFooterAndSuperblockIsChecked) {
         return t.ok() && FooterView::open(*t, bytes).ok();
     };
     ASSERT_TRUE(opens(foot));
-    const std::string super = encode_superblock({.node = seq<16>(5), .created_s = 7});
+    const std::string super = encode_superblock({.folder = seq<16>(5), .created_s = 7});
     ASSERT_TRUE(decode_superblock(super).ok());
     Prng rng(1);
     const auto flip = [&](std::string text, std::size_t bit) {
@@ -152,8 +155,9 @@ TEST(Segment, FooterRoundTrip) {
         h.key.bytes[5] = static_cast<std::uint8_t>(i);
         h.payload_bytes = static_cast<std::uint32_t>(1 + rng.below(30000));
         h.kind = static_cast<std::uint8_t>(rng.below(2));
+        h.paged = rng.chance(0.5);
         h.page = page;
-        page += static_cast<std::uint32_t>(record_bytes(0, h.payload_bytes) / kPage);
+        page += static_cast<std::uint32_t>(record_bytes(h.paged, 0, h.payload_bytes) / kPage);
         headers.push_back(h);
         ASSERT_TRUE(footer.add(h));
     }
