@@ -21,10 +21,10 @@ struct Charge {
     double prefill_ms = 0;  // predicted, drained by View::progress_prefill, ends with first token
     TokenCount prefill_tokens = 0;  // uncached
     double encode_ms = 0;
-    // Decode: counted from selection on, so that a burst sees itself.
-    std::uint32_t requests = 0;
+    std::uint32_t requests = 1;     // counted from selection on, so that a burst sees itself
     TokenCount kv_tokens = 0;       // at the start of decode: the prompt
     TokenCount reserve_tokens = 0;  // KV room promised beyond kv_tokens
+    double starts_in_ms = 0;        // after selection, predicted: when this stage's work begins
 };
 
 // What stands behind handles. View is one; a gateway whose handles end on other loops puts one in

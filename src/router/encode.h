@@ -26,12 +26,14 @@ class EncodePolicy final : public StagePolicy {
     void committed(const View& view, const RouteRequest& request, const Pick& pick,
                    TimePoint now) override;
 
+    // Patches of the request that the rank has not encoded before, by our own placements.
+    double uncached_patches(const RouteRequest& request, RankSlot slot) const;
+
   private:
     struct Seen {
         std::uint64_t digest = 0;
         RankSlot slot = kNoSlot;
     };
-    double uncached_patches(const RouteRequest& request, RankSlot slot) const;
     EncodeOptions options_;
     std::vector<Seen> seen_;  // direct-mapped
 };

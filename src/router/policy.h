@@ -69,8 +69,11 @@ struct RouterOptions {
 // kConfig: a name that policy_names() does not hold, or one that cannot play the stage.
 Result<std::unique_ptr<StagePolicy>> make_stage_policy(std::string_view name, Stage stage);
 Result<std::unique_ptr<Policy>> make_router(const RouterOptions& options);
-// `name` for every stage: "nereid" = the defaults above, or a peer's: "round_robin", ...
+// `name` for every stage: "nereid" = the defaults above, or a peer's: "round-robin", ...
 Result<std::unique_ptr<Policy>> make_policy(std::string_view name);
 std::span<const std::string_view> policy_names();
+// Of stage policies: ours ("buckets", "buckets+fetch", "least-cost", "two-term", "unified-cost",
+// "encoder-affinity") and the peers' (baselines/).
+std::span<const std::string_view> stage_policy_names();
 
 }  // namespace nereid::router

@@ -15,6 +15,9 @@
 // of outstanding work per rank; the engine's own gate (quota.h) refuses or forwards beyond it (late
 // binding, P/D-Serve 2408.08147).
 //
+// One bucket and no fetch make it "least-cost"; on a unified pool ("unified-cost") the score is
+// outstanding prefill plus decode work, and KV room is checked as for decode.
+//
 // Cost: O(units of the bucket + holders), no allocation; under 2 us at 1,000 units of 8 ranks.
 #pragma once
 
@@ -30,14 +33,15 @@ struct PrefillOptions {
     double spill_ms = 500;     // a bucket's best this much worse than the best anywhere loses it
     double second_home_slack = 0.10;  // of own cost: how near a tie the second home wins
     double quota_ms = 4000;
-    bool fetch = true;  // plans may fetch a prefix from another rank
+    bool fetch = false;  // plans may fetch a prefix from another rank (engines that can)
 };
 
 class PrefillPolicy final : public StagePolicy {
   public:
-    explicit PrefillPolicy(const PrefillOptions& options)
-        : options_(options), buckets_(options.buckets) {}
-    std::string_view name() const override { return "buckets"; }
+    // `name` must outlive the policy.
+    explicit PrefillPolicy(const PrefillOptions& options, std::string_view name = "buckets")
+        : options_(options), name_(name), buckets_(options.buckets) {}
+    std::string_view name() const override { return name_; }
     Result<Pick> pick(const View& view, Stage stage, const RouteRequest& request,
                       const PrefixMatch& match, TimePoint now, Prng& prng) override;
     void committed(const View& view, const RouteRequest& request, const Pick& pick,
@@ -47,6 +51,7 @@ class PrefillPolicy final : public StagePolicy {
   private:
     struct Search;
     PrefillOptions options_;
+    std::string_view name_;
     Buckets buckets_;
 };
 

@@ -11,9 +11,9 @@
 // or three rounds, instead of all 512). Whoever acts on it checks at the worker.
 //
 // Memory is bounded by `max_bytes` for the whole table, not per worker (R16-R18): at the bound an
-// insert replaces a block of its bucket and counts it. Removing or clearing a rank is O(1): its
-// holder number is retired at once and swept out of the sets by maintain(); no other rank's entries
-// change (R23).
+// insert replaces a block of its bucket and counts it. Removing or clearing a rank costs O(sets):
+// its holder number is retired at once, and the blocks that it alone held are swept out by
+// maintain(); no other rank's entries change (R23).
 //
 // Threads: one. Costs (release build, 10 M blocks): see README.
 #pragma once
@@ -70,10 +70,9 @@ class Residency {
     void clear_rank(RankSlot slot);   // AllBlocksCleared, or a gap in its events
 
     // Blocks of a chain, in order, of which the first follows `parent` (0 = the chain begins here).
-    // An unknown parent is counted as an orphan and the blocks are stored all the same if
-    // `accept_orphans` (a rank joined in the middle), else dropped. Idempotent.
-    void store(RankSlot slot, BlockHash parent, std::span<const BlockHash> blocks,
-               bool accept_orphans = true);
+    // Idempotent. When the rank does not hold the parent, the blocks are dropped and counted as
+    // orphans (R22), since whatever follows an unknown block can never be a hit.
+    void store(RankSlot slot, BlockHash parent, std::span<const BlockHash> blocks);
     void remove(RankSlot slot, std::span<const BlockHash> blocks);
     // Blocks that a dispatched request will make resident: forgotten after the TTL unless stored.
     void expect(RankSlot slot, std::span<const BlockHash> blocks, TimePoint now);
@@ -83,12 +82,13 @@ class Residency {
     PrefixMatch match(std::span<const BlockHash> chain) const;
     // Blocks of the match that this rank holds. O(levels).
     std::uint32_t depth(const PrefixMatch& match, RankSlot slot) const;
-    // Up to out.size() ranks with their depths, deepest first; returns how many.
+    // Up to out.size() ranks with their depths, deepest first; returns how many. Of more holders
+    // than fit, `salt` says which.
     struct Holder {
         RankSlot slot;
         std::uint32_t depth;
     };
-    std::size_t holders(const PrefixMatch& match, std::span<Holder> out) const;
+    std::size_t holders(const PrefixMatch& match, std::span<Holder> out, std::uint64_t salt) const;
     bool holds(RankSlot slot, BlockHash block) const;
     std::uint64_t blocks_of(RankSlot slot) const;
 

@@ -27,6 +27,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "base/result.h"
@@ -64,11 +65,14 @@ struct ViewOptions {
     CostModel cost;
     TokenCount block_tokens =
         128;  // of chains in requests; a worker with another size has no index (R19)
-    Duration slow_start = 10s;      // 0 = none
-    double slow_start_floor = 0.1;  // share of a newcomer's speed at its start
-    Duration busy_lease = 500ms;    // of mark_busy; CHECK <= 1 s (R36)
-    Duration peer_ttl = 5s;         // a silent gateway's digest is dropped
-    Duration report_ttl = 10s;      // an older report is no longer a sample
+    Duration slow_start = 10s;       // 0 = none
+    double slow_start_floor = 0.1;   // share of a newcomer's speed at its start
+    Duration busy_lease = 500ms;     // of mark_busy; CHECK <= 1 s (R36)
+    Duration peer_ttl = 5s;          // a silent gateway's digest is dropped
+    Duration report_ttl = 10s;       // an older report is no longer a sample
+    Duration sample_age = 3s;        // reports and digests that took longer to arrive are ignored
+    Duration rescore_every = 100ms;  // tick's sweep over all ranks
+    double unified_steps = 64;       // a unified rank's decode load counts as so many steps of work
     bool echo = true;
     Residency::Options residency;
 };
@@ -163,7 +167,7 @@ class View final : public ChargeBook {
     void fold(const Digest& digest, TimePoint sampled_at, TimePoint now);
 
     // Ends leases, ramps slow starts, drops silent peers, maintains the index. About every 10-100
-    // ms, and before a choice that must see an ended lease. O(ranks) at most every 50 ms.
+    // ms, and before a choice that must see an ended lease. O(ranks) at most every `rescore_every`.
     void tick(TimePoint now);
 
     // ---- reading
@@ -201,7 +205,7 @@ class View final : public ChargeBook {
     };
     Least least(UnitId unit, std::uint64_t salt) const;
 
-    // Requests of ours in decode on a rank (for migration): calls f(index, generation, charge).
+    // Our charges on a rank, oldest first (for migration).
     struct LiveCharge {
         std::uint32_t index = 0;
         std::uint32_t generation = 0;
@@ -219,12 +223,9 @@ class View final : public ChargeBook {
   private:
     struct Sums {  // of charges, ours or others'
         double prefill_ms = 0, prefill_tokens = 0, encode_ms = 0;
-        double requests = 0, kv_tokens = 0, kv_anchor_s = 0;  // Σ anchor time of growing charges
+        double requests = 0, kv_tokens = 0, kv_anchor_s = 0;  // Σ request · time of its kv_tokens
         double reserve_tokens = 0;
-    };
-    struct Delta {  // of our own sums, kept while a sample may be older than it
-        TimePoint at;
-        Sums change;
+        void add(const Sums& o, double sign);
     };
     struct Rank;
     struct Worker;
@@ -232,11 +233,21 @@ class View final : public ChargeBook {
     struct Slot;
     struct Peer;
     Rank* find(RankId rank);
+    const Slot* find(const ChargeHandle& handle) const;
+    Sums sums_of(const Slot& slot) const;
     void advance(TimePoint now);
-    void book(Rank& rank, const Sums& change, bool remember);
+    void link(std::uint32_t index, RankSlot slot);
+    void unlink(std::uint32_t index);
+    void take_place(WorkerId worker, std::uint32_t rank, UnitId unit);
+    void enter_unit(RankSlot slot, UnitId unit);
+    void leave_unit(Rank& rank);
+    void forget_rank(RankSlot slot);
     void rescore(RankSlot slot);
-    Sums total(const Rank& rank) const;
-    bool end_charge(std::uint32_t index, std::uint32_t generation);
+    void rescore_all();
+    void drain_to(Rank& rank, double reported_tokens, TimePoint sampled_at);
+    Sums ours_at(const Rank& rank, TimePoint sampled_at) const;
+    void refresh_peers();
+    double slow_start_share(const Worker& worker) const;
 
     ViewOptions options_;
     std::array<CostModel, kStages> cost_;
@@ -253,6 +264,9 @@ class View final : public ChargeBook {
     ViewStats stats_;
     TimePoint now_{};
     TimePoint next_sweep_{};
+    TimePoint next_busy_end_ = TimePoint::never();
+    std::vector<RankSlot> busy_;
+    std::unordered_map<std::uint64_t, WorkerId> by_key_;  // live workers; looked up, never iterated
     std::uint64_t digest_sequence_ = 0;
 };
 

@@ -1,0 +1,804 @@
+#include "router/view.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+#include "base/hash.h"
+
+namespace nereid::router {
+namespace {
+
+double in_seconds(TimePoint t) { return to_seconds(t.since_origin); }
+Duration from_ms(double ms) { return Duration(static_cast<std::int64_t>(ms * 1e6)); }
+
+}  // namespace
+
+std::string_view stage_name(Stage stage) {
+    constexpr std::array<std::string_view, kStages> kNames{"encode", "prefill", "decode",
+                                                           "unified"};
+    return kNames[static_cast<std::size_t>(stage)];
+}
+
+std::uint64_t worker_key(std::string_view name, std::uint64_t epoch) {
+    Sha256 hash;
+    hash.update(as_bytes(name));
+    std::array<std::uint8_t, 8> raw{};
+    std::memcpy(raw.data(), &epoch, sizeof epoch);
+    const Digest256 digest = hash.update(raw).finish();
+    std::uint64_t key = 0;
+    std::memcpy(&key, digest.data(), sizeof key);
+    return key;
+}
+
+void View::Sums::add(const Sums& o, double sign) {
+    prefill_ms += sign * o.prefill_ms;
+    prefill_tokens += sign * o.prefill_tokens;
+    encode_ms += sign * o.encode_ms;
+    requests += sign * o.requests;
+    kv_tokens += sign * o.kv_tokens;
+    kv_anchor_s += sign * o.kv_anchor_s;
+    reserve_tokens += sign * o.reserve_tokens;
+}
+
+// A charge of ours; `charge` holds what is left of it.
+struct View::Slot {
+    Charge charge;
+    std::uint32_t generation = 0;
+    bool active = false;
+    std::uint32_t newer = kNoSlot;  // in its rank's list; of a free slot: the next free one
+    std::uint32_t older = kNoSlot;
+    TimePoint placed_at;  // on this rank
+    TimePoint begins_at;  // placed_at + starts_in
+    double anchor_s = 0;  // when charge.kv_tokens was right
+    TokenCount produced = 0;
+    TokenCount prefill_tokens = 0;  // at the start
+    double prefill_ms = 0;
+};
+
+struct View::Rank {
+    bool used = false;  // false: free, or waiting for its last charge to end
+    RankId id;
+    UnitId unit;
+    std::uint32_t position = 0;  // in its unit
+    Stage stage = Stage::kUnified;
+    TokenCount kv_capacity = 0;
+    double growth_per_s = 0;  // tokens a request gains per second, of the last report
+    TimePoint busy_until{Duration::min()};
+    Sums own;
+    Sums peers;     // sum of the live digests
+    Sums reported;  // last report minus what was ours then
+    TimePoint reported_at{Duration::min()};
+    std::uint64_t placed = 0;
+    std::uint32_t live_charges = 0;
+    std::uint32_t newest = kNoSlot;
+    std::uint32_t oldest = kNoSlot;
+    // Charges that ended less than sample_age ago: a report may be older than their end.
+    struct Ended {
+        TimePoint begins_at;
+        TimePoint ended_at;
+        Sums sums;
+    };
+    std::vector<Ended> ended;
+    Sums total;  // at the last rescore; kv_tokens includes growth
+    double promised_tokens = 0;
+    float score = MinIndex::kClosed;
+};
+
+struct View::Worker {
+    WorkerSpec spec;
+    std::uint64_t key = 0;
+    WorkerState state = WorkerState::kRemoved;
+    TimePoint ready_since{};
+    bool indexed = false;
+    std::vector<RankSlot> slots;
+};
+
+struct View::Unit {
+    Stage stage = Stage::kUnified;
+    bool of_one_worker = false;  // made for it, and goes with it
+    std::vector<RankSlot> slots;
+    MinIndex scores;
+};
+
+struct View::Peer {
+    GatewayId id;
+    std::uint64_t sequence = 0;
+    TimePoint sampled_at{};
+    std::vector<DigestEntry> entries;
+};
+
+View::View(const ViewOptions& options)
+    : options_(options), residency_(options.residency), link_(std::make_shared<ChargeBook*>(this)) {
+    CHECK(options.busy_lease <= Duration(1s));
+    cost_.fill(options.cost);
+}
+
+View::~View() { *link_ = nullptr; }
+
+std::size_t View::slots() const { return ranks_.size(); }
+
+// ---------------------------------------------------------------- membership
+
+UnitId View::add_unit(Stage stage) {
+    const UnitId id{units_.size()};
+    units_.emplace_back().stage = stage;
+    stage_units_[static_cast<std::size_t>(stage)].push_back(id);
+    return id;
+}
+
+Result<WorkerId> View::add_worker(const WorkerSpec& spec, TimePoint now) {
+    advance(now);
+    if (spec.ranks == 0 || !(spec.speed > 0)) {
+        return err(Code::kInvalidArgument, "a worker has at least one rank and a positive speed");
+    }
+    const std::uint64_t key = worker_key(spec.name, spec.epoch);
+    if (by_key_.contains(key)) {
+        return err(Code::kConflict, "worker \"" + spec.name + "\" is there already");
+    }
+    if (spec.unit &&
+        (spec.unit->value >= units_.size() || units_[spec.unit->value].stage != spec.stage)) {
+        return err(Code::kConflict, "worker \"" + spec.name + "\" and its unit play other stages");
+    }
+    const WorkerId id{workers_.size()};
+    const UnitId unit = spec.unit ? *spec.unit : add_unit(spec.stage);
+    units_[unit.value].of_one_worker = !spec.unit;
+    Worker& worker = workers_.emplace_back();
+    worker.spec = spec;
+    worker.key = key;
+    worker.state = WorkerState::kReady;
+    worker.ready_since = now;
+    worker.indexed = spec.block_tokens == options_.block_tokens;
+    if (spec.block_tokens != 0 && !worker.indexed) ++stats_.profile_mismatches;
+    by_key_.emplace(key, id);
+    for (std::uint32_t rank = 0; rank < spec.ranks; ++rank) take_place(id, rank, unit);
+    if (!peers_.empty()) {  // their digests may name it already
+        refresh_peers();
+        rescore_all();
+    }
+    return id;
+}
+
+void View::take_place(WorkerId id, std::uint32_t rank_number, UnitId unit) {
+    RankSlot slot = 0;
+    if (free_slots_.empty()) {
+        slot = static_cast<RankSlot>(ranks_.size());
+        ranks_.emplace_back();
+    } else {
+        slot = free_slots_.back();
+        free_slots_.pop_back();
+    }
+    Worker& worker = workers_[id.value];
+    Rank& rank = ranks_[slot];
+    rank = Rank{};
+    rank.used = true;
+    rank.id = {id, rank_number};
+    rank.stage = worker.spec.stage;
+    rank.kv_capacity = worker.spec.kv_capacity_tokens;
+    worker.slots.push_back(slot);
+    if (worker.indexed) residency_.add_rank(slot);
+    enter_unit(slot, unit);
+    rescore(slot);
+}
+
+void View::enter_unit(RankSlot slot, UnitId id) {
+    Unit& unit = units_[id.value];
+    ranks_[slot].unit = id;
+    ranks_[slot].position = static_cast<std::uint32_t>(unit.slots.size());
+    unit.slots.push_back(slot);
+    unit.scores.resize(unit.slots.size());
+}
+
+void View::leave_unit(Rank& rank) {
+    Unit& unit = units_[rank.unit.value];
+    const RankSlot last = unit.slots.back();
+    unit.slots[rank.position] = last;
+    ranks_[last].position = rank.position;
+    unit.scores.set(rank.position, ranks_[last].score);
+    unit.slots.pop_back();
+    unit.scores.resize(unit.slots.size());
+    if (unit.slots.empty() && unit.of_one_worker) {
+        std::erase(stage_units_[static_cast<std::size_t>(unit.stage)], rank.unit);
+    }
+}
+
+bool View::set_state(WorkerId id, WorkerState state, TimePoint now) {
+    advance(now);
+    if (id.value >= workers_.size() || state == WorkerState::kRemoved) return false;
+    Worker& worker = workers_[id.value];
+    if (worker.state == WorkerState::kRemoved) return false;
+    // Back from a drain is a new start; back from a breaker is not.
+    if (worker.state == WorkerState::kDraining && state == WorkerState::kReady) {
+        worker.ready_since = now;
+    }
+    worker.state = state;
+    for (const RankSlot slot : worker.slots) rescore(slot);
+    return true;
+}
+
+bool View::remove_worker(WorkerId id, TimePoint now) {
+    advance(now);
+    if (id.value >= workers_.size()) return false;
+    Worker& worker = workers_[id.value];
+    if (worker.state == WorkerState::kRemoved) return false;
+    worker.state = WorkerState::kRemoved;
+    by_key_.erase(worker.key);
+    for (const RankSlot slot : worker.slots) {
+        Rank& rank = ranks_[slot];
+        if (worker.indexed) residency_.remove_rank(slot);
+        rank.score = MinIndex::kClosed;
+        leave_unit(rank);
+        rank.used = false;
+        if (rank.live_charges == 0) forget_rank(slot);
+    }
+    worker.slots.clear();
+    return true;
+}
+
+void View::forget_rank(RankSlot slot) {
+    ranks_[slot] = Rank{};
+    free_slots_.push_back(slot);
+}
+
+bool View::set_stage(WorkerId id, Stage stage, TimePoint now) {
+    advance(now);
+    if (id.value >= workers_.size()) return false;
+    Worker& worker = workers_[id.value];
+    if (worker.state == WorkerState::kRemoved) return false;
+    for (const RankSlot slot : worker.slots) {
+        if (ranks_[slot].live_charges != 0) return false;
+    }
+    const UnitId unit = add_unit(stage);
+    units_[unit.value].of_one_worker = true;
+    worker.spec.stage = stage;
+    worker.spec.unit = unit;
+    for (const RankSlot slot : worker.slots) {
+        Rank& rank = ranks_[slot];
+        leave_unit(rank);
+        rank.stage = stage;
+        enter_unit(slot, unit);
+        rescore(slot);
+    }
+    return true;
+}
+
+void View::set_cost(Stage stage, const CostModel& cost, TimePoint now) {
+    advance(now);
+    cost_[static_cast<std::size_t>(stage)] = cost;
+    rescore_all();
+}
+
+// ---------------------------------------------------------------- accounting
+
+View::Sums View::sums_of(const Slot& slot) const {
+    const Charge& c = slot.charge;
+    return {.prefill_ms = c.prefill_ms,
+            .prefill_tokens = static_cast<double>(c.prefill_tokens),
+            .encode_ms = c.encode_ms,
+            .requests = static_cast<double>(c.requests),
+            .kv_tokens = static_cast<double>(c.kv_tokens),
+            .kv_anchor_s = c.requests * slot.anchor_s,
+            .reserve_tokens = static_cast<double>(c.reserve_tokens)};
+}
+
+void View::link(std::uint32_t index, RankSlot slot) {
+    Slot& charge = charges_[index];
+    Rank& rank = ranks_[slot];
+    charge.charge.slot = slot;
+    charge.newer = kNoSlot;
+    charge.older = rank.newest;
+    if (rank.newest != kNoSlot) charges_[rank.newest].newer = index;
+    rank.newest = index;
+    if (rank.oldest == kNoSlot) rank.oldest = index;
+    ++rank.live_charges;
+    ++rank.placed;
+    rank.own.add(sums_of(charge), 1);
+    rescore(slot);
+}
+
+void View::unlink(std::uint32_t index) {
+    Slot& charge = charges_[index];
+    const RankSlot slot = charge.charge.slot;
+    Rank& rank = ranks_[slot];
+    (charge.newer == kNoSlot ? rank.newest : charges_[charge.newer].older) = charge.older;
+    (charge.older == kNoSlot ? rank.oldest : charges_[charge.older].newer) = charge.newer;
+    rank.own.add(sums_of(charge), -1);
+    if (--rank.live_charges == 0) rank.own = {};  // no dust from rounding stays
+    if (!rank.used) {
+        if (rank.live_charges == 0) forget_rank(slot);
+        return;
+    }
+    std::erase_if(rank.ended,
+                  [&](const Rank::Ended& e) { return e.ended_at + options_.sample_age < now_; });
+    rank.ended.push_back({charge.begins_at, now_, sums_of(charge)});
+    rescore(slot);
+}
+
+ChargeHandle View::apply(const Charge& charge, TimePoint now) {
+    advance(now);
+    CHECK(charge.slot < ranks_.size());
+    if (!ranks_[charge.slot].used) return {};
+    std::uint32_t index = free_charge_;
+    if (index == kNoSlot) {
+        index = static_cast<std::uint32_t>(charges_.size());
+        charges_.emplace_back();
+    } else {
+        free_charge_ = charges_[index].newer;
+    }
+    Slot& slot = charges_[index];
+    const std::uint32_t generation = slot.generation + 1;
+    slot = Slot{};
+    slot.charge = charge;
+    slot.generation = generation;
+    slot.active = true;
+    slot.placed_at = now_;
+    slot.begins_at = now_ + from_ms(charge.starts_in_ms);
+    slot.anchor_s = in_seconds(slot.begins_at);
+    slot.prefill_tokens = charge.prefill_tokens;
+    slot.prefill_ms = charge.prefill_ms;
+    link(index, charge.slot);
+    ++stats_.applied;
+    ++stats_.live_charges;
+    return {link_, index, generation};
+}
+
+PlanHandles View::apply(const Plan& plan, TimePoint now) {
+    PlanHandles handles;
+    if (plan.encode) handles.encode = apply(plan.encode->charge, now);
+    if (plan.prefill) handles.prefill = apply(plan.prefill->charge, now);
+    if (plan.decode) handles.decode = apply(plan.decode->charge, now);
+    return handles;
+}
+
+void View::release(std::uint32_t index, std::uint32_t generation) {
+    if (index >= charges_.size()) return;
+    Slot& slot = charges_[index];
+    if (!slot.active || slot.generation != generation) return;
+    unlink(index);
+    slot.active = false;
+    slot.newer = free_charge_;
+    free_charge_ = index;
+    ++stats_.released;
+    --stats_.live_charges;
+}
+
+void View::release(ChargeHandle& handle, TimePoint now) {
+    advance(now);
+    handle.release();
+}
+
+const View::Slot* View::find(const ChargeHandle& handle) const {
+    if (!handle.active() || handle.index() >= charges_.size()) return nullptr;
+    const Slot& slot = charges_[handle.index()];
+    return slot.active && slot.generation == handle.generation() ? &slot : nullptr;
+}
+
+void View::progress_decode(const ChargeHandle& handle, TokenCount tokens, TimePoint now) {
+    advance(now);
+    if (find(handle) == nullptr) return;
+    Slot& slot = charges_[handle.index()];
+    if (tokens <= slot.produced) return;
+    Rank& rank = ranks_[slot.charge.slot];
+    rank.own.add(sums_of(slot), -1);
+    const TokenCount more = tokens - slot.produced;
+    slot.produced = tokens;
+    slot.charge.kv_tokens += more;
+    slot.charge.reserve_tokens -= std::min(slot.charge.reserve_tokens, more);
+    slot.anchor_s = in_seconds(now_);
+    rank.own.add(sums_of(slot), 1);
+    if (rank.used) rescore(slot.charge.slot);
+}
+
+void View::progress_prefill(const ChargeHandle& handle, double done_ms, TokenCount done_tokens,
+                            TimePoint now) {
+    advance(now);
+    if (find(handle) == nullptr) return;
+    Slot& slot = charges_[handle.index()];
+    Rank& rank = ranks_[slot.charge.slot];
+    rank.own.add(sums_of(slot), -1);
+    // What a report has drained already is not drained twice.
+    slot.charge.prefill_ms =
+        std::min(slot.charge.prefill_ms, std::max(0.0, slot.prefill_ms - done_ms));
+    slot.charge.prefill_tokens =
+        std::min(slot.charge.prefill_tokens,
+                 slot.prefill_tokens - std::min(done_tokens, slot.prefill_tokens));
+    rank.own.add(sums_of(slot), 1);
+    if (rank.used) rescore(slot.charge.slot);
+}
+
+bool View::move(const ChargeHandle& handle, RankSlot to, TimePoint now) {
+    advance(now);
+    if (find(handle) == nullptr || to >= ranks_.size() || !ranks_[to].used) return false;
+    const std::uint32_t index = handle.index();
+    if (charges_[index].charge.slot == to) return true;
+    unlink(index);
+    charges_[index].placed_at = now_;
+    charges_[index].begins_at = now_;
+    link(index, to);
+    ++stats_.moved;
+    return true;
+}
+
+std::optional<Charge> View::charge(const ChargeHandle& handle) const {
+    const Slot* slot = find(handle);
+    if (slot == nullptr) return std::nullopt;
+    return slot->charge;
+}
+
+void View::decode_charges(RankSlot slot, std::vector<LiveCharge>& out) const {
+    out.clear();
+    const Rank& rank = ranks_[slot];
+    const double now_s = in_seconds(now_);
+    for (std::uint32_t i = rank.oldest; i != kNoSlot; i = charges_[i].newer) {
+        const Slot& c = charges_[i];
+        const double grown = std::max(0.0, now_s - c.anchor_s) * rank.growth_per_s;
+        const auto grown_tokens = static_cast<TokenCount>(grown);
+        out.push_back({.index = i,
+                       .generation = c.generation,
+                       .kv_tokens = c.charge.kv_tokens + grown,
+                       .reserve_tokens = c.charge.reserve_tokens -
+                                         std::min(c.charge.reserve_tokens, grown_tokens),
+                       .since = c.begins_at});
+    }
+}
+
+// ---------------------------------------------------------------- what engines and others say
+
+View::Rank* View::find(RankId rank) {
+    const RankSlot s = slot(rank);
+    return s == kNoSlot ? nullptr : &ranks_[s];
+}
+
+// Prefill that the engine no longer has is taken off our oldest charges, first come first served.
+void View::drain_to(Rank& rank, double reported_tokens, TimePoint sampled_at) {
+    double ours = 0;
+    for (std::uint32_t i = rank.oldest; i != kNoSlot; i = charges_[i].newer) {
+        if (charges_[i].begins_at <= sampled_at) ours += charges_[i].charge.prefill_tokens;
+    }
+    for (std::uint32_t i = rank.oldest; i != kNoSlot && ours > reported_tokens;
+         i = charges_[i].newer) {
+        Slot& c = charges_[i];
+        if (c.begins_at > sampled_at || c.charge.prefill_tokens == 0) continue;
+        const double left = c.charge.prefill_tokens;
+        const double drained = std::min(left, std::floor(ours - reported_tokens));
+        if (drained < 1) break;
+        rank.own.add(sums_of(c), -1);
+        c.charge.prefill_ms *= (left - drained) / left;
+        c.charge.prefill_tokens -= static_cast<TokenCount>(drained);
+        rank.own.add(sums_of(c), 1);
+        ours -= drained;
+    }
+}
+
+// What was ours when it was sampled: begun before, not ended before.
+View::Sums View::ours_at(const Rank& rank, TimePoint sampled_at) const {
+    Sums ours;
+    for (std::uint32_t i = rank.oldest; i != kNoSlot; i = charges_[i].newer) {
+        if (charges_[i].begins_at <= sampled_at) ours.add(sums_of(charges_[i]), 1);
+    }
+    for (const Rank::Ended& e : rank.ended) {
+        if (e.begins_at <= sampled_at && e.ended_at > sampled_at) ours.add(e.sums, 1);
+    }
+    return ours;
+}
+
+void View::report(RankId id, const model::Load& load, TimePoint sampled_at, TimePoint now) {
+    advance(now);
+    Rank* rank = find(id);
+    if (rank == nullptr || sampled_at <= rank->reported_at || sampled_at > now ||
+        sampled_at + options_.sample_age < now) {
+        ++stats_.reports_ignored;
+        return;
+    }
+    ++stats_.reports;
+    const bool grows = rank->stage == Stage::kDecode || rank->stage == Stage::kUnified;
+    if (grows && load.last_step > Duration(0)) {
+        rank->growth_per_s = 1.0 / to_seconds(load.last_step);
+    }
+    drain_to(*rank, load.waiting_uncached_tokens, sampled_at);
+    const Sums ours = ours_at(*rank, sampled_at);
+    const double at_s = in_seconds(sampled_at);
+    const double ours_kv = ours.kv_tokens + std::max(0.0, ours.requests * at_s - ours.kv_anchor_s) *
+                                                rank->growth_per_s;
+    Sums foreign;
+    foreign.requests =
+        std::max(0.0, static_cast<double>(load.running) + load.waiting - ours.requests);
+    foreign.kv_tokens = foreign.requests > 0 ? std::max(0.0, load.kv_used_tokens - ours_kv) : 0.0;
+    foreign.kv_anchor_s = foreign.requests * at_s;
+    foreign.prefill_tokens = std::max(0.0, load.waiting_uncached_tokens - ours.prefill_tokens);
+    const PrefillCost& cost = cost_[static_cast<std::size_t>(rank->stage)].prefill;
+    foreign.prefill_ms = foreign.prefill_tokens * cost.per_token_ms;
+    rank->reported = foreign;
+    rank->reported_at = sampled_at;
+    rescore(slot(id));
+}
+
+void View::stored(RankId id, BlockHash parent, std::span<const BlockHash> blocks, TimePoint now) {
+    advance(now);
+    const RankSlot s = slot(id);
+    if (s == kNoSlot || !workers_[id.worker.value].indexed) {
+        ++stats_.events_ignored;
+        return;
+    }
+    residency_.store(s, parent, blocks);
+}
+
+void View::removed(RankId id, std::span<const BlockHash> blocks, TimePoint now) {
+    advance(now);
+    const RankSlot s = slot(id);
+    if (s == kNoSlot || !workers_[id.worker.value].indexed) {
+        ++stats_.events_ignored;
+        return;
+    }
+    residency_.remove(s, blocks);
+}
+
+void View::cleared(RankId id, TimePoint now) {
+    advance(now);
+    const RankSlot s = slot(id);
+    if (s == kNoSlot || !workers_[id.worker.value].indexed) {
+        ++stats_.events_ignored;
+        return;
+    }
+    residency_.clear_rank(s);
+}
+
+void View::expect(const Plan& plan, std::span<const BlockHash> blocks, TimePoint now) {
+    advance(now);
+    if (!plan.prefill) return;
+    const RankSlot s = slot(plan.prefill->rank);
+    if (s == kNoSlot || !workers_[plan.prefill->rank.worker.value].indexed) return;
+    residency_.expect(s, blocks, now);
+}
+
+void View::mark_busy(RankSlot slot, TimePoint now) {
+    advance(now);
+    if (slot >= ranks_.size() || !ranks_[slot].used) return;
+    Rank& rank = ranks_[slot];
+    if (rank.busy_until <= now_) busy_.push_back(slot);
+    rank.busy_until = now_ + options_.busy_lease;
+    next_busy_end_ = std::min(next_busy_end_, rank.busy_until);
+    ++stats_.busy_marks;
+    rescore(slot);
+}
+
+Digest View::digest(TimePoint now) {
+    advance(now);
+    Digest digest{.from = options_.self, .sequence = ++digest_sequence_, .entries = {}};
+    const double now_s = in_seconds(now_);
+    for (const Rank& rank : ranks_) {
+        if (!rank.used || rank.live_charges == 0) continue;
+        const double grown =
+            std::max(0.0, rank.own.requests * now_s - rank.own.kv_anchor_s) * rank.growth_per_s;
+        digest.entries.push_back({.worker_key = workers_[rank.id.worker.value].key,
+                                  .rank = rank.id.rank,
+                                  .prefill_ms = static_cast<float>(rank.own.prefill_ms),
+                                  .prefill_tokens = static_cast<float>(rank.own.prefill_tokens),
+                                  .encode_ms = static_cast<float>(rank.own.encode_ms),
+                                  .requests = static_cast<std::uint32_t>(rank.own.requests + 0.5),
+                                  .kv_tokens = rank.own.kv_tokens + grown,
+                                  .reserve_tokens = rank.own.reserve_tokens});
+    }
+    return digest;
+}
+
+void View::fold(const Digest& digest, TimePoint sampled_at, TimePoint now) {
+    advance(now);
+    if (digest.from == options_.self || sampled_at > now || sampled_at + options_.peer_ttl < now) {
+        ++stats_.digests_ignored;
+        return;
+    }
+    auto peer = std::find_if(peers_.begin(), peers_.end(),
+                             [&](const Peer& p) { return p.id == digest.from; });
+    if (peer == peers_.end()) {
+        peer = peers_.insert(peers_.end(), Peer{.id = digest.from, .entries = {}});
+    } else if (digest.sequence <= peer->sequence) {
+        ++stats_.digests_ignored;
+        return;
+    }
+    ++stats_.digests;
+    peer->sequence = digest.sequence;
+    peer->sampled_at = sampled_at;
+    peer->entries = digest.entries;
+    refresh_peers();
+    rescore_all();
+}
+
+// Sums are taken anew, so that nothing accumulates rounding.
+void View::refresh_peers() {
+    for (Rank& rank : ranks_) rank.peers = {};
+    for (const Peer& peer : peers_) {
+        const double at_s = in_seconds(peer.sampled_at);
+        for (const DigestEntry& e : peer.entries) {
+            const auto worker = by_key_.find(e.worker_key);
+            if (worker == by_key_.end()) continue;
+            const RankSlot s = slot({worker->second, e.rank});
+            if (s == kNoSlot) continue;
+            ranks_[s].peers.add({.prefill_ms = e.prefill_ms,
+                                 .prefill_tokens = e.prefill_tokens,
+                                 .encode_ms = e.encode_ms,
+                                 .requests = static_cast<double>(e.requests),
+                                 .kv_tokens = e.kv_tokens,
+                                 .kv_anchor_s = e.requests * at_s,
+                                 .reserve_tokens = e.reserve_tokens},
+                                1);
+        }
+    }
+    stats_.live_peers = static_cast<std::uint32_t>(peers_.size());
+}
+
+// ---------------------------------------------------------------- time
+
+void View::advance(TimePoint now) {
+    if (now > now_) now_ = now;
+    if (now_ < next_busy_end_) return;
+    next_busy_end_ = TimePoint::never();
+    std::vector<RankSlot> over;
+    std::erase_if(busy_, [&](RankSlot slot) {
+        const Rank& rank = ranks_[slot];
+        if (rank.used && rank.busy_until > now_) {
+            next_busy_end_ = std::min(next_busy_end_, rank.busy_until);
+            return false;
+        }
+        over.push_back(slot);
+        return true;
+    });
+    for (const RankSlot slot : over) {
+        if (ranks_[slot].used) rescore(slot);
+    }
+}
+
+void View::tick(TimePoint now) {
+    advance(now);
+    residency_.maintain(now_);
+    if (now_ < next_sweep_) return;
+    next_sweep_ = now_ + options_.rescore_every;
+    const std::size_t before = peers_.size();
+    std::erase_if(peers_, [&](const Peer& p) { return p.sampled_at + options_.peer_ttl < now_; });
+    if (peers_.size() != before) {
+        stats_.peers_expired += before - peers_.size();
+        refresh_peers();
+    }
+    rescore_all();
+}
+
+double View::slow_start_share(const Worker& worker) const {
+    const Duration age = now_ - worker.ready_since;
+    if (options_.slow_start <= Duration(0) || age >= options_.slow_start) return 1.0;
+    const double part = to_seconds(age) / to_seconds(options_.slow_start);
+    return options_.slow_start_floor + (1 - options_.slow_start_floor) * part;
+}
+
+void View::rescore_all() {
+    for (RankSlot slot = 0; slot < ranks_.size(); ++slot) {
+        if (ranks_[slot].used) rescore(slot);
+    }
+}
+
+// own + foreign + echo (see the header), and the score that follows.
+void View::rescore(RankSlot slot) {
+    Rank& rank = ranks_[slot];
+    Sums total = rank.own;
+    TimePoint peers_at = TimePoint::never();
+    for (const Peer& peer : peers_) peers_at = std::min(peers_at, peer.sampled_at);
+    const bool has_report = rank.reported_at + options_.report_ttl >= now_;
+    const bool by_peers = !peers_.empty() && (!has_report || peers_at >= rank.reported_at);
+    if (by_peers) {
+        total.add(rank.peers, 1);
+    } else if (has_report) {
+        total.add(rank.reported, 1);
+    }
+    if (options_.echo && !peers_.empty()) {
+        const TimePoint since = by_peers ? peers_at : rank.reported_at;
+        Sums echo;
+        for (std::uint32_t i = rank.newest; i != kNoSlot && charges_[i].placed_at > since;
+             i = charges_[i].older) {
+            echo.add(sums_of(charges_[i]), 1);
+        }
+        total.add(echo, static_cast<double>(peers_.size()));
+    }
+    const double grown =
+        std::max(0.0, total.requests * in_seconds(now_) - total.kv_anchor_s) * rank.growth_per_s;
+    rank.promised_tokens =
+        std::max(total.kv_tokens + grown, total.kv_tokens + total.reserve_tokens);
+    total.kv_tokens += grown;
+    rank.total = total;
+
+    const Worker& worker = workers_[rank.id.worker.value];
+    rank.score = MinIndex::kClosed;
+    if (worker.state == WorkerState::kReady && rank.busy_until <= now_) {
+        const DecodeCost& decode = cost_[static_cast<std::size_t>(rank.stage)].decode;
+        double ms = 0;
+        switch (rank.stage) {
+            case Stage::kEncode:
+                ms = total.encode_ms;
+                break;
+            case Stage::kPrefill:
+                ms = total.prefill_ms;
+                break;
+            case Stage::kDecode:
+                ms = decode.load_ms(total.requests, total.kv_tokens);
+                break;
+            case Stage::kUnified:
+                ms = total.prefill_ms + total.encode_ms +
+                     options_.unified_steps * decode.load_ms(total.requests, total.kv_tokens);
+                break;
+        }
+        rank.score = static_cast<float>(ms / (worker.spec.speed * slow_start_share(worker)));
+    }
+    units_[rank.unit.value].scores.set(rank.position, rank.score);
+}
+
+// ---------------------------------------------------------------- reading
+
+bool View::live(RankSlot slot) const {
+    return slot < ranks_.size() && ranks_[slot].used && ranks_[slot].score != MinIndex::kClosed;
+}
+RankId View::id(RankSlot slot) const { return ranks_[slot].id; }
+RankSlot View::slot(RankId rank) const {
+    if (rank.worker.value >= workers_.size()) return kNoSlot;
+    const Worker& worker = workers_[rank.worker.value];
+    return rank.rank < worker.slots.size() ? worker.slots[rank.rank] : kNoSlot;
+}
+UnitId View::unit(RankSlot slot) const { return ranks_[slot].unit; }
+Stage View::stage(RankSlot slot) const { return ranks_[slot].stage; }
+WorkerState View::state(WorkerId worker) const {
+    return worker.value < workers_.size() ? workers_[worker.value].state : WorkerState::kRemoved;
+}
+std::string_view View::name(WorkerId worker) const { return workers_[worker.value].spec.name; }
+
+RankLoad View::load(RankSlot slot) const {
+    const Rank& rank = ranks_[slot];
+    return {.prefill_ms = rank.total.prefill_ms,
+            .prefill_tokens = rank.total.prefill_tokens,
+            .encode_ms = rank.total.encode_ms,
+            .requests = rank.total.requests,
+            .kv_tokens = rank.total.kv_tokens,
+            .reserve_tokens = rank.total.reserve_tokens,
+            .placed = rank.placed};
+}
+
+double View::speed(RankSlot slot) const {
+    const Worker& worker = workers_[ranks_[slot].id.worker.value];
+    return worker.spec.speed * slow_start_share(worker);
+}
+double View::score(RankSlot slot) const { return ranks_[slot].score; }
+TokenCount View::kv_capacity(RankSlot slot) const { return ranks_[slot].kv_capacity; }
+
+bool View::fits(RankSlot slot, TokenCount tokens) const {
+    const Rank& rank = ranks_[slot];
+    return rank.kv_capacity == 0 || rank.promised_tokens + tokens <= rank.kv_capacity;
+}
+
+bool View::excluded(RankSlot slot, std::span<const WorkerId> workers) const {
+    return std::find(workers.begin(), workers.end(), ranks_[slot].id.worker) != workers.end();
+}
+
+std::span<const UnitId> View::units(Stage stage) const {
+    return stage_units_[static_cast<std::size_t>(stage)];
+}
+std::span<const RankSlot> View::ranks(UnitId unit) const { return units_[unit.value].slots; }
+
+View::Least View::least(UnitId id, std::uint64_t salt) const {
+    const Unit& unit = units_[id.value];
+    if (unit.slots.empty()) return {};
+    const std::size_t at = unit.scores.least(salt);
+    if (at == MinIndex::kNone) return {};
+    return {.slot = unit.slots[at], .score = unit.scores.get(at)};
+}
+
+double View::balance(UnitId id) const {
+    double sum = 0;
+    double most = 0;
+    std::size_t open = 0;
+    for (const RankSlot slot : units_[id.value].slots) {
+        const double score = ranks_[slot].score;
+        if (std::isinf(score)) continue;
+        sum += score;
+        most = std::max(most, score);
+        ++open;
+    }
+    return most <= 0 ? 1.0 : sum / (static_cast<double>(open) * most);
+}
+
+}  // namespace nereid::router
