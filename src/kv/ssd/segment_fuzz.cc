@@ -28,7 +28,7 @@ void fuzz_record(std::string bytes) {
     }
     const auto r = decode_record_header(bytes);
     if (!r.ok()) return;
-    std::string again(r->payload_offset, '\0');
+    std::string again(header_bytes(r->slices), '\0');
     encode_record_header(r->header, record_slices(bytes, *r), again);
     CHECK(std::string_view(bytes).substr(0, again.size()) == again);
 }
