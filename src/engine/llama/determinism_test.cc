@@ -123,6 +123,38 @@ TEST(Determinism, HowAPromptIsCutDoesNotMatter) {
     EXPECT_EQ(h.engine->counters().prefill_steps, 5u);  // each in one piece
 }
 
+// Prompts of a burst share calls, padded to one length, beside streams that already hold more.
+TEST(Determinism, BurstOfPromptsEqualsEachAlone) {
+    LlamaOptions options = small_options();
+    options.parallel = 8;
+    options.ubatch = 512;
+    options.decode_gap = 10s;
+    Harness h(options);
+    const auto old = words(130, 77);
+    h.ask(request(100, joined(old, words(64, 78)), 1));  // two blocks for the store
+    std::vector<model::AddRequest> requests;
+    const std::size_t lengths[] = {18, 20, 21, 17, 45, 70, 64, 52};
+    for (std::size_t i = 0; i < std::size(lengths); ++i) {
+        auto prompt = words(lengths[i], 200 + i);
+        if (i == 5) prompt = joined(old, prompt);
+        auto r = request(i + 1, std::move(prompt), 5);
+        r.sampling.temperature = 1.0;
+        r.sampling.seed = i;
+        requests.push_back(std::move(r));
+    }
+    const auto before = h.engine->counters();
+    for (const auto& r : requests) h.submit(r);
+    h.run();
+    const auto after = h.engine->counters();
+    EXPECT_EQ(after.prefill_steps - before.prefill_steps, 3u)
+        << "the short ones, the long ones, and the one whose blocks lie in a stream apart";
+    EXPECT_GT(after.padding_rows, before.padding_rows);
+    for (const auto& r : requests) {
+        expect_same(alone(r), h.answers[r.id.value], "request " + std::to_string(r.id.value));
+    }
+    EXPECT_EQ(h.answers[6].finished->cached_tokens, 128u);
+}
+
 TEST(Determinism, RestoredFromTheStoreEqualsCold) {
     LlamaOptions options = small_options();
     options.parallel = 1;

@@ -152,7 +152,11 @@ class LlamaEngine final : public Engine {
     void begin(Sequence& s, TimePoint now);
     void restore_prefix(Sequence& s);
     void restore_transfer(Sequence& s);
-    Result<void> run_prefill(Sequence& s, std::uint32_t planned);
+    Result<void> run_prefill(std::span<Sequence* const> members, std::uint32_t rows);
+    void end_chunk(Sequence& s, TokenCount count, std::size_t first_row, Duration took);
+    PrefillWork prefill_work(const Sequence& s) const;
+    std::vector<Sequence*> call_members(const std::vector<Sequence*>& waiting,
+                                        const StepPlan& plan);
     Result<void> run_embedding(Sequence& s);
     Result<void> run_decode();
     std::vector<Padding> add_padding(std::vector<Row>& rows,

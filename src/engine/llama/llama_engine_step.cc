@@ -63,21 +63,16 @@ Result<model::StepFrame> LlamaEngine::step(TimePoint now) {
     const std::vector<Sequence*> waiting = prefilling();
     // The first of them is begun here, so that the plan knows what is left after its restore.
     if (!waiting.empty() && !waiting.front()->begun) begin(*waiting.front(), now);
-    for (const Sequence* s : waiting) {
-        const bool embeds = s->phase == Phase::kEmbed;
-        const std::uint32_t limit = embeds                       ? Embedder::kChunk
-                                    : s->request.prompt_logprobs ? kBlockTokens
-                                                                 : 0;
-        state.waiting.push_back({s->prefill_end - s->past, s->past, limit});
-    }
+    for (const Sequence* s : waiting) state.waiting.push_back(prefill_work(*s));
     const StepPlan plan = plan_step(state, cost_);
     const Duration started = engine_clock();
     Result<void> ran;
     if (plan.kind == StepPlan::Kind::kDecode) {
         ran = run_decode();
     } else if (plan.kind == StepPlan::Kind::kPrefill) {
-        Sequence& s = *waiting.front();
-        ran = s.phase == Phase::kEmbed ? run_embedding(s) : run_prefill(s, plan.rows);
+        ran = waiting.front()->phase == Phase::kEmbed
+                  ? run_embedding(*waiting.front())
+                  : run_prefill(call_members(waiting, plan), plan.rows);
     }
     if (!ran.ok()) return std::move(ran.error());
     if (plan.kind != StepPlan::Kind::kIdle) load_.last_step = engine_clock() - started;
@@ -246,34 +241,98 @@ void LlamaEngine::restore_prefix(Sequence& s) {
 
 // ---------------------------------------------------------------- prefill
 
-Result<void> LlamaEngine::run_prefill(Sequence& s, std::uint32_t planned) {
-    const TokenCount before = s.past;
-    const std::uint32_t count = prefill_rows(s.prefill_end - before, planned);
-    const bool last = before + count == s.prefill_end;
-    const bool score = s.request.prompt_logprobs;
-    const bool sampled_next = last && s.prefill_end == s.request.prompt.size();
-    std::vector<Row> rows(count);
-    for (std::uint32_t i = 0; i < count; ++i) {
-        rows[i] = {.token = s.request.prompt[before + i],
-                   .position = before + i,
-                   .stream = s.stream,
-                   .logits = score || (sampled_next && i + 1 == count)};
+// What plan_step needs to know of a request. One that has not begun yet is described as its restore
+// will probably leave it.
+PrefillWork LlamaEngine::prefill_work(const Sequence& s) const {
+    PrefillWork work{.remaining = s.prefill_end - s.past, .context = s.past};
+    if (s.phase == Phase::kEmbed) {
+        work.limit = Embedder::kChunk;
+        return work;
+    }
+    work.stream = s.stream;
+    if (s.request.prompt_logprobs) {
+        work.limit = kBlockTokens;
+        return work;
+    }
+    const std::uint32_t restorable = restorable_blocks(s.prefill_end);
+    if (!s.begun) {
+        const std::uint32_t known =
+            std::max(common_prefix(streams_[s.stream].resident, s.chain), store_.match(s.chain));
+        work.context = std::min(known, restorable) * kBlockTokens;
+        work.remaining = s.prefill_end - work.context;
+    }
+    work.joinable = work.context + options_.ubatch <= runtime_->stream_capacity();
+    const std::uint32_t next = work.context / kBlockTokens;
+    if (next < s.chain.size() && next < restorable) work.next_block = s.chain[next];
+    return work;
+}
+
+// Begins the requests of a shared call, in the order of their streams. One whose restore did not go
+// as the plan foresaw waits for a call of its own.
+std::vector<LlamaEngine::Sequence*> LlamaEngine::call_members(const std::vector<Sequence*>& waiting,
+                                                              const StepPlan& plan) {
+    std::vector<Sequence*> members{waiting.front()};
+    for (const std::uint32_t i : plan.joined) {
+        Sequence& s = *waiting[i];
+        if (!s.begun) begin(s, now_);
+        const std::uint32_t own = padded_rows(s.prefill_end - s.past);
+        if (own <= plan.rows && (own < kBlockTokens) == (plan.rows < kBlockTokens))
+            members.push_back(&s);
+    }
+    std::sort(members.begin(), members.end(),
+              [](const Sequence* a, const Sequence* b) { return a->stream < b->stream; });
+    return members;
+}
+
+// One call: `rows` rows of each member. Rows beyond a member's prompt are padding, forgotten at
+// once.
+Result<void> LlamaEngine::run_prefill(std::span<Sequence* const> members, std::uint32_t rows_each) {
+    std::vector<Row> rows;
+    rows.reserve(members.size() * rows_each);
+    TokenCount context = 0;
+    std::uint32_t own = 0;
+    for (const Sequence* s : members) {
+        const TokenCount left = s->prefill_end - s->past;
+        const bool score = s->request.prompt_logprobs;
+        context = std::max(context, s->past);
+        own += std::min(left, rows_each);
+        for (std::uint32_t i = 0; i < rows_each; ++i) {
+            const bool sampled_next = i + 1 == left && s->prefill_end == s->request.prompt.size();
+            rows.push_back({.token = i < left ? s->request.prompt[s->past + i] : TokenId{0},
+                            .position = s->past + i,
+                            .stream = s->stream,
+                            .logits = i < left && (score || sampled_next)});
+        }
     }
     const Duration started = engine_clock();
     const DecodeStatus status = runtime_->decode(rows);
     const auto took = engine_clock() - started;
-    if (status != DecodeStatus::kOk) return fail_step({&s}, status);
+    if (status != DecodeStatus::kOk) return fail_step({members.begin(), members.end()}, status);
     failures_in_row_ = 0;
+    since_decode_ += took;
+    cost_.observe_prefill(static_cast<std::uint32_t>(rows.size()), context, took);
+    ++counters_.prefill_steps;
+    counters_.prefill_tokens += own;
+    counters_.padding_rows += rows.size() - own;
+    for (std::size_t m = 0; m < members.size(); ++m) {
+        Sequence& s = *members[m];
+        end_chunk(s, std::min(s.prefill_end - s.past, rows_each), m * rows_each, took);
+    }
+    return {};
+}
+
+// The call computed `count` more tokens of the request's prompt, from row `first_row` of it on.
+void LlamaEngine::end_chunk(Sequence& s, TokenCount count, std::size_t first_row, Duration took) {
+    const TokenCount before = s.past;
     s.past += count;
     s.prefill_time += took;
-    since_decode_ += took;
-    cost_.observe_prefill(count, before, took);
-    ++counters_.prefill_steps;
-    counters_.prefill_tokens += count;
-    if (score) score_prompt(s, count, before);
+    runtime_->truncate(s.stream, s.past);
+    if (s.request.prompt_logprobs) score_prompt(s, count, before);
     store_new_blocks(s, before);
-    if (last) end_prefill(s, sampled_next ? runtime_->logits(count - 1) : std::span<const float>{});
-    return {};
+    if (s.past != s.prefill_end) return;
+    const bool sampled_next = s.prefill_end == s.request.prompt.size();
+    end_prefill(s,
+                sampled_next ? runtime_->logits(first_row + count - 1) : std::span<const float>{});
 }
 
 // logprobs[i] belongs to prompt token i and comes from the logits of token i - 1.
@@ -512,7 +571,8 @@ void LlamaEngine::fill_load() {
         const Sequence& s = *waiting.front();
         const TokenCount left = s.prefill_end - std::min(s.past, s.prefill_end);
         if (left > 0)
-            load_.predicted_step = cost_.prefill(prefill_rows(left, options_.ubatch), s.past);
+            load_.predicted_step =
+                cost_.prefill(padded_rows(prefill_rows(left, options_.ubatch)), s.past);
     }
 }
 

@@ -13,6 +13,72 @@ std::uint32_t prefill_rows(TokenCount remaining, std::uint32_t wanted) {
     return left == 0 || left >= kBlockTokens ? rows : remaining - kBlockTokens;
 }
 
+std::uint32_t padded_rows(TokenCount remaining) {
+    return remaining >= kPadFrom ? std::max(remaining, kBlockTokens) : remaining;
+}
+
+std::vector<std::uint32_t> joined_prefill(std::span<const PrefillWork> waiting,
+                                          std::uint32_t most) {
+    const PrefillWork& front = waiting.front();
+    std::vector<std::uint32_t> members{0};
+    if (!front.joinable) return members;
+    std::uint32_t rows = padded_rows(front.remaining);
+    std::uint32_t wanted = rows;  // sum over the members, each for itself
+    const auto joins = [&](const PrefillWork& w) {
+        if (!w.joinable) return false;
+        const std::uint32_t own = padded_rows(w.remaining);
+        const auto total = static_cast<std::uint32_t>(members.size() + 1) * std::max(rows, own);
+        if ((own < kBlockTokens) != (rows < kBlockTokens) || total > most ||
+            total * 4 > (wanted + own) * 5)
+            return false;
+        return !w.next_block.has_value() ||
+               std::none_of(members.begin(), members.end(),
+                            [&](std::uint32_t m) { return waiting[m].next_block == w.next_block; });
+    };
+    std::uint32_t low = front.stream;
+    std::uint32_t high = front.stream;
+    for (bool grew = true; grew;) {
+        grew = false;
+        for (std::uint32_t i = 1; i < waiting.size(); ++i) {
+            const PrefillWork& w = waiting[i];
+            if ((w.stream != high + 1 && w.stream + 1 != low) || !joins(w)) continue;
+            rows = std::max(rows, padded_rows(w.remaining));
+            wanted += padded_rows(w.remaining);
+            low = std::min(low, w.stream);
+            high = std::max(high, w.stream);
+            members.push_back(i);
+            grew = true;
+        }
+    }
+    std::sort(members.begin(), members.end(), [&](std::uint32_t a, std::uint32_t b) {
+        return waiting[a].stream < waiting[b].stream;
+    });
+    return members;
+}
+
+namespace {
+
+// The largest shared call that costs at most `left`; kIdle when nobody can join.
+StepPlan joined_plan(const PlanState& state, const StepCost& cost, Duration left) {
+    std::uint32_t most = state.ubatch;
+    for (;;) {
+        const auto members = joined_prefill(state.waiting, most);
+        if (members.size() == 1) return {};
+        StepPlan plan{StepPlan::Kind::kPrefill, 0};
+        TokenCount context = 0;
+        for (const std::uint32_t m : members) {
+            plan.rows = std::max(plan.rows, padded_rows(state.waiting[m].remaining));
+            context = std::max(context, state.waiting[m].context);
+            if (m != 0) plan.joined.push_back(m);
+        }
+        const auto total = static_cast<std::uint32_t>(members.size()) * plan.rows;
+        if (cost.prefill(total, context) <= left) return plan;
+        most = total - 1;
+    }
+}
+
+}  // namespace
+
 std::uint32_t restorable_blocks(TokenCount prompt) {
     return prompt < kBlockTokens ? 0 : (prompt - kBlockTokens) / kBlockTokens;
 }
@@ -23,12 +89,16 @@ StepPlan plan_step(const PlanState& state, const StepCost& cost) {
     const PrefillWork& next = state.waiting.front();
     std::uint32_t most = state.ubatch;
     if (next.limit != 0) most = std::min(most, next.limit);
-    const std::uint32_t whole = prefill_rows(next.remaining, most);
-    if (state.decoding == 0) return {Kind::kPrefill, whole};
-
+    const std::uint32_t whole = padded_rows(prefill_rows(next.remaining, most));
+    if (state.decoding == 0) {
+        const StepPlan shared = joined_plan(state, cost, Duration::max());
+        return shared.kind == Kind::kPrefill ? shared : StepPlan{Kind::kPrefill, whole};
+    }
     const bool burst = state.waiting.size() > state.decoding;
     const Duration gap = state.decode_gap * (burst ? kBurstFactor : 1);
     const Duration left = gap - state.since_decode;
+    if (StepPlan shared = joined_plan(state, cost, left); shared.kind == Kind::kPrefill)
+        return shared;
     std::uint32_t rows = whole;
     while (rows >= 2 * kBlockTokens && cost.prefill(rows, next.context) > left) {
         rows = prefill_rows(next.remaining, rows - kBlockTokens);

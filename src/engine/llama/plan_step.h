@@ -1,5 +1,5 @@
 // What the next step computes: one decode of all running streams, or one prefill chunk of one
-// request. Pure.
+// request, or the whole rests of several short ones. Pure.
 //
 // Prefill and decode never share a llama_decode: with a cache per sequence llama.cpp would split
 // them into separate passes anyway, and the determinism rule needs it (README). The policy:
@@ -11,14 +11,18 @@
 //     are decoding (a burst of arrivals) the gap is kBurstFactor times longer: decoding few rows
 //     while many wait wastes passes over the weights.
 //   - among prefills: order of `waiting`, which the caller keeps by priority, then arrival.
+//   Requests on neighbouring streams join the first one's call when that computes all that is left
+//   of each (joined_prefill): a pass over the weights costs as much as 20 rows.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "base/units.h"
 #include "engine/llama/step_cost.h"
+#include "model/block_key.h"
 
 namespace nereid::engine::llama {
 
@@ -29,6 +33,11 @@ struct PrefillWork {
     TokenCount context = 0;    // tokens already in the cache
     std::uint32_t limit = 0;   // most rows for this request (prompt logprobs keep a row of logits
                                // each); 0 = no own limit
+    std::uint32_t stream = 0;
+    bool joinable =
+        false;  // may share a call: no own limit, and `ubatch` more cells fit its stream
+    std::optional<model::BlockKey> next_block = {};  // the first block that it will compute, should
+                                                     // another request be able to reuse that
 };
 struct PlanState {
     std::uint32_t decoding = 0;
@@ -39,7 +48,9 @@ struct PlanState {
 };
 struct StepPlan {
     enum class Kind : std::uint8_t { kIdle, kDecode, kPrefill } kind = Kind::kIdle;
-    std::uint32_t rows = 0;  // kPrefill: of waiting[0]
+    std::uint32_t rows = 0;  // kPrefill: of each request in the call; beyond what is left of it
+                             // they are padding
+    std::vector<std::uint32_t> joined = {};  // kPrefill: who joins waiting[0], as indices
     bool operator==(const StepPlan&) const = default;
 };
 StepPlan plan_step(const PlanState& state, const StepCost& cost);
@@ -49,6 +60,18 @@ StepPlan plan_step(const PlanState& state, const StepCost& cost);
 // Only a prompt shorter than 64 is one smaller call. About `wanted` (>= 64) otherwise: a rest under
 // 128 is taken whole, a rest that would leave under 64 is split so that 64 are left.
 std::uint32_t prefill_rows(TokenCount remaining, std::uint32_t wanted);
+// Rows that compute a rest of `remaining` tokens in one call. The kernel for few rows is so much
+// slower that a prompt of 40 to 63 tokens is padded to 64 (measured: 40 rows 45 to 130 ms, 63 rows
+// 170 to 230, 64 rows 75 to 110). A function of the prompt's length alone, as the rule demands.
+inline constexpr std::uint32_t kPadFrom = 40;
+std::uint32_t padded_rows(TokenCount remaining);
+// Who shares the call of waiting[0], as indices of `waiting` in ascending order of streams,
+// waiting[0] among them. llama.cpp computes rows of several streams in one pass when each has the
+// same number of rows and the streams are consecutive, and the bits stay those of a call alone
+// (determinism_test). So: neighbours with all their rest in this call, padded to the longest by a
+// quarter at most, all on the same side of the 64 rows where the kernel changes, none waiting for
+// another's block, and `most` rows in all.
+std::vector<std::uint32_t> joined_prefill(std::span<const PrefillWork> waiting, std::uint32_t most);
 // Whole blocks of a prompt that may come from a cache: what is left to compute has at least 64 rows
 // too, so that cold and warm prompts are computed by the same kernel.
 std::uint32_t restorable_blocks(TokenCount prompt);

@@ -34,6 +34,16 @@ PlanState state_of(std::uint32_t decoding, std::vector<TokenCount> remaining) {
     return s;
 }
 
+// Short prompts on the given streams, that may share calls.
+std::vector<PrefillWork> burst(
+    const std::vector<std::pair<std::uint32_t, TokenCount>>& stream_and_remaining) {
+    std::vector<PrefillWork> out;
+    for (const auto& [stream, remaining] : stream_and_remaining) {
+        out.push_back({.remaining = remaining, .stream = stream, .joinable = true});
+    }
+    return out;
+}
+
 TEST(StepCost, LearnsWhatItSees) {
     const StepCost cost = trained();
     EXPECT_NEAR(to_ms(cost.prefill(256, 100)), 512, 40);
@@ -54,6 +64,55 @@ TEST(PlanStep, SimpleCases) {
     auto scored = state_of(0, {1000});
     scored.waiting[0].limit = 64;
     EXPECT_EQ(plan_step(scored, cost), (StepPlan{Kind::kPrefill, 64}));
+}
+
+TEST(PlanStep, PromptsNearTheOtherKernelArePaddedToIt) {
+    EXPECT_EQ(padded_rows(39), 39u);
+    EXPECT_EQ(padded_rows(40), 64u);
+    EXPECT_EQ(padded_rows(64), 64u);
+    EXPECT_EQ(padded_rows(65), 65u);
+    EXPECT_EQ(plan_step(state_of(0, {50}), trained()), (StepPlan{Kind::kPrefill, 64}));
+}
+
+TEST(JoinedPrefill, NeighboursOfAboutTheSameLength) {
+    using Members = std::vector<std::uint32_t>;
+    EXPECT_EQ(joined_prefill(burst({{3, 20}, {1, 22}, {2, 24}, {4, 19}}), 512),
+              (Members{1, 2, 0, 3}));
+    EXPECT_EQ(joined_prefill(burst({{3, 20}, {1, 20}, {5, 20}}), 512), (Members{0})) << "a gap";
+    EXPECT_EQ(joined_prefill(burst({{1, 20}, {2, 8}}), 512), (Members{0})) << "too much padding";
+    EXPECT_EQ(joined_prefill(burst({{1, 38}, {2, 41}}), 512), (Members{0})) << "another kernel";
+    EXPECT_EQ(joined_prefill(burst({{1, 41}, {2, 70}, {3, 64}}), 512), (Members{0, 1, 2}));
+    EXPECT_EQ(joined_prefill(burst({{1, 200}, {2, 200}, {3, 200}}), 512), (Members{0, 1}));
+    EXPECT_EQ(joined_prefill(burst({{1, 600}, {2, 600}}), 512), (Members{0})) << "not whole";
+    auto apart = burst({{1, 20}, {2, 20}});
+    apart[1].joinable = false;
+    EXPECT_EQ(joined_prefill(apart, 512), (Members{0}));
+}
+
+TEST(JoinedPrefill, NobodyComputesWhatANeighbourIsComputing) {
+    auto waiting = burst({{1, 150}, {2, 150}, {3, 150}});
+    waiting[0].next_block = waiting[1].next_block = model::BlockKey{{7}};
+    waiting[2].next_block = model::BlockKey{{8}};
+    EXPECT_EQ(joined_prefill(waiting, 512), (std::vector<std::uint32_t>{0}));
+    std::swap(waiting[1].stream, waiting[2].stream);
+    EXPECT_EQ(joined_prefill(waiting, 512), (std::vector<std::uint32_t>{0, 2}));
+}
+
+TEST(JoinedPrefill, FitsTheGap) {
+    const StepCost cost = trained();
+    PlanState s;
+    s.decode_gap = 250ms;
+    s.waiting = burst({{0, 20}, {1, 20}, {2, 20}, {3, 20}, {4, 20}, {5, 20}, {6, 20}, {7, 20}});
+    EXPECT_EQ(plan_step(s, cost).joined.size(), 7u);
+    s.decoding = 20;  // no burst
+    const StepPlan cut = plan_step(s, cost);
+    ASSERT_EQ(cut.kind, Kind::kPrefill);
+    EXPECT_GT(cut.joined.size(), 1u);
+    EXPECT_LT(cut.joined.size(), 7u);
+    const auto members = static_cast<std::uint32_t>(cut.joined.size() + 1);
+    EXPECT_LE(cost.prefill(members * 20, 0), 250ms);
+    s.since_decode = 240ms;
+    EXPECT_EQ(plan_step(s, cost).kind, Kind::kDecode);
 }
 
 TEST(PlanStep, ChunkIsCutToTheGapAndDecodeIsOwedAfterIt) {
@@ -106,10 +165,12 @@ TEST(PlanStep, BothSidesProgress) {
             ASSERT_TRUE(fits || prefills_in_row == 0) << "decode starves";
             ++prefills_in_row;
             ASSERT_GE(plan.rows, 1u);
-            ASSERT_LE(plan.rows, std::min<TokenCount>(s.waiting[0].remaining, s.ubatch));
+            const TokenCount computed = std::min<TokenCount>(s.waiting[0].remaining, plan.rows);
+            ASSERT_EQ(plan.rows, padded_rows(computed));
+            ASSERT_LE(plan.rows, s.ubatch);
             s.since_decode += cost.prefill(plan.rows, s.waiting[0].context);
-            s.waiting[0].remaining -= plan.rows;
-            s.waiting[0].context += plan.rows;
+            s.waiting[0].remaining -= computed;
+            s.waiting[0].context += computed;
             if (s.waiting[0].remaining == 0) {
                 s.waiting.erase(s.waiting.begin());
                 ++s.decoding;
