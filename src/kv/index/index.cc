@@ -188,7 +188,7 @@ std::uint32_t Index::run_of_hits(std::span<const ObjectKey> keys, std::span<cons
 std::uint32_t Index::longest_prefix(std::span<const ObjectKey> keys, ExpiryHour now) const {
     // Between two known points so many probes are sent at once: one round of cache misses each.
     // More probes are cheaper than more rounds until the memory's parallelism is used up.
-    constexpr std::uint32_t kWays = 12;
+    constexpr std::uint32_t kWays = 10;
     const auto n = static_cast<std::uint32_t>(keys.size());
     std::array<std::uint32_t, kBatch> at;
     std::size_t count = 0;
