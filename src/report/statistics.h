@@ -75,7 +75,7 @@ Json to_json(const Interval& i);
 // are used up, neighbours merge and the slot width doubles. Each slot knows mean and maximum.
 class Series {
   public:
-    // Precondition: slots >= 2 and even, width > 0.
+    // Precondition: slots >= 2 and even, width > 0. An x that is infinite never fits.
     explicit Series(std::size_t slots = 512, double width = 1);
     // `x` may not fall below 0. Weighted mean: weight is e.g. the duration for which y held.
     void add(double x, double y, double weight = 1);

@@ -34,7 +34,8 @@ struct Request {
     std::uint32_t turn = 0;        // 0 is a session's first
     bool last_turn = true;         // no later turn of this session will come
     TtlClass ttl = TtlClass::kChat;
-    std::uint32_t origin = 0;  // which source of a Mix it came from; 0 elsewhere
+    std::uint32_t origin = 0;  // which source of a mix it came from; 0 elsewhere
+    std::uint64_t tag = 0;     // the source's own mark
     // The prompt's chain: ceil(input_tokens / block_tokens) ids, the last one may name a part of a
     // block and then cannot be a hit of whole blocks. Empty: nothing is known about prefixes, so
     // nothing is shared.
@@ -69,7 +70,8 @@ class Source {
     virtual void take(Request& out) = 0;
     // No request will ever come again, whatever finishes.
     virtual bool exhausted() = 0;
-    // `request` (id, session, turn, origin are read) ended at `at`. Open loops ignore it.
+    // `request` (its origin and tag are read: keep those two) ended at `at`. Once per request. Open
+    // loops ignore it.
     virtual void finished(const Request& request, Duration at) {
         (void)request;
         (void)at;
