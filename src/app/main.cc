@@ -6,6 +6,7 @@
 #include "app/config_command.h"
 #include "app/gateway_main.h"
 #include "app/serve.h"
+#include "app/sim_command.h"
 #include "app/worker.h"
 #include "cli/chat.h"
 #include "cli/command.h"
@@ -37,6 +38,7 @@ int main(int argc, char** argv) {
         {"keys", "make API keys", nereid::cli::keys},
         {"config", "every knob as a page, or the effective ones as a file",
          nereid::app::config_command},
+        {"sim", "simulate clusters: run, compare, plan", nereid::app::sim_command},
         {"version", "print the version", print_version},
     };
     return nereid::cli::dispatch(commands, std::vector<std::string>(argv + 1, argv + argc));
