@@ -13,6 +13,7 @@
 #include "io/config.h"
 #include "router/policy.h"
 #include "sim/capacity/cluster.h"
+#include "sim/capacity/oracle.h"
 #include "sim/scenario.h"
 #include "sim/sim_report.h"
 
@@ -163,6 +164,7 @@ Result<Loaded> load(const Request& request) {
 
 struct Timed {
     sim::RunResult result;
+    sim::Oracle oracle;  // empty for closed loops
     double seconds = 0;  // of this process
 };
 
@@ -186,7 +188,12 @@ Result<Timed> simulate(const sim::Scenario& scenario, const workload::Trace* tra
     TRY(sim::RunResult result, cluster.run(progress));
     if (!quiet && shown != begin) std::fputs("\r\033[K", stderr);
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-    return Timed{std::move(result), took.count()};
+    Timed timed{std::move(result), {}, took.count()};
+    if (scenario.workload == "trace" || scenario.workload == "synthetic") {
+        TRY(const auto again, scenario.source(trace));
+        timed.oracle = sim::oracle_of(spec, *again);
+    }
+    return timed;
 }
 
 Json timed_json(const Timed& t, const sim::ClusterSpec& spec) {
@@ -195,6 +202,14 @@ Json timed_json(const Timed& t, const sim::ClusterSpec& spec) {
                          spec.decode.units * spec.decode.unit.ranks +
                          spec.unified.units * spec.unified.unit.ranks;
     json.set("wall_seconds", t.seconds);
+    if (t.oracle.requests_per_second > 0) {
+        json.set("oracle_per_second", t.oracle.requests_per_second);
+        json.set("oracle_prefill_per_second", t.oracle.prefill_per_second);
+        json.set("oracle_decode_per_second", t.oracle.decode_per_second);
+        json.set("oracle_hit_share", t.oracle.hit_share);
+        json.set("load", t.result.offered_per_second / t.oracle.requests_per_second);
+        json.set("goodput_over_oracle", t.result.goodput_per_second / t.oracle.requests_per_second);
+    }
     json.set("gpu_hours_per_core_second",
              ranks * t.result.simulated_seconds / 3600 / std::max(1e-9, t.seconds));
     return json;
@@ -205,7 +220,19 @@ Result<void> run(const Request& request) {
     TRY(const sim::ClusterSpec spec, l.scenario.cluster());
     TRY(const Timed t,
         simulate(l.scenario, l.trace ? &*l.trace : nullptr, request.quiet, l.scenario.name));
-    if (request.json != "-") std::fputs(sim::run_text(t.result).c_str(), stdout);
+    if (request.json != "-") {
+        std::fputs(sim::run_text(t.result).c_str(), stdout);
+        if (t.oracle.requests_per_second > 0)
+            std::fputs(
+                fmt::format("offline oracle: {:.2f} requests/s (prefill {:.2f}, decode {:.2f}); "
+                            "offered {:.1f} % of it, good {:.1f} %\n",
+                            t.oracle.requests_per_second, t.oracle.prefill_per_second,
+                            t.oracle.decode_per_second,
+                            100 * t.result.offered_per_second / t.oracle.requests_per_second,
+                            100 * t.result.goodput_per_second / t.oracle.requests_per_second)
+                    .c_str(),
+                stdout);
+    }
     if (!request.json.empty()) TRY_VOID(write_file(request.json, timed_json(t, spec).dump()));
     if (!request.html.empty())
         TRY_VOID(
