@@ -70,7 +70,8 @@ def main():
         children = {}
         for name, argv in commands.items():
             children[name] = stack.enter_context(lib.process(argv, out / f"{name}.log"))
-            lib.wait_http(ports[name], "/ready" if name != "llama" else "/health", children[name], out / f"{name}.log")
+        for name, child in children.items():
+            lib.wait_http(ports[name], "/ready" if name != "llama" else "/health", child, out / f"{name}.log")
         idle = {name: lib.rss_mib(child.pid) for name, child in children.items()}
         got = {name: {} for name in commands}
         notes = ["peer: llama-server v0.5.0 " + " ".join(PEER_FLAGS) + f" -t {threads}", f"{rounds} interleaved rounds, medians"]
@@ -78,7 +79,7 @@ def main():
             order = list(commands)
             random.Random(r).shuffle(order)
             scenarios = {
-                "decode_c1": lambda port, rng: decode(port, rng, 1, 96),
+                "decode_c1": lambda port, rng: decode(port, rng, 1, 64 if args.quick else 96),
                 "decode_c16": lambda port, rng: decode(port, rng, 16, 32 if args.quick else 64),
                 "prefill_4k": lambda port, rng: prefill(port, rng, 900 if args.quick else 3300),
             }
@@ -90,7 +91,7 @@ def main():
                     lib.say(f"round {r} {scenario} {name}: {value:.1f} tok/s")
         for r in range(1 if args.quick else 2):
             for name in commands:
-                groups, requests = (1, 6) if args.quick else (8, 64)
+                groups, requests = (1, 4) if args.quick else (8, 64)
                 ttft, answers = shared_prefix(ports[name], random.Random(f"shared{r}"), groups, requests, 16)
                 got[name].setdefault("shared_prefix_ttft", []).append(ttft)
                 lib.say(f"round {r} shared_prefix {name}: TTFT {ttft * 1e3:.1f} ms, prompt {answers[0].prompt_tokens}, "
@@ -107,7 +108,7 @@ def main():
         ratios[scenario] = ratio(scenario, "on")
         ratios[f"{scenario}_off"] = ratio(scenario, "off")
     if args.quick:
-        notes.append("quick: prefill of about 1,000 tokens, one group of 6")
+        notes.append("quick: prefill of about 1,000 tokens, one group of 4")
     lib.finish("engine", metrics, ratios, notes)
 
 
