@@ -1,0 +1,644 @@
+"""The agent: engine-wire commands in, one StepFrame per step out, around one LLMEngine. docs/ops/deepinfer.md.
+
+One thread owns the engine: `submit` any number of commands, then `step`. The scheduler's queues have no lock and
+LLMEngine.step releases the GIL inside them, so nothing here may run beside a step. What LLMEngine does that a service
+must not pass on is handled where it happens; each such place names its trap (facts/deepinfer.md, section 2) and has a test
+of that name in tests/deepinfer/test_agent.py.
+
+A request is in one place at a time:
+
+    queue ──▶ engine ──▶ (ended)                 held: prefilled on a PROMPT engine, KV pinned until Release or its lease
+      │         └──────▶ held ──▶ (released)
+      └── a hit waits here for room, in order of arrival
+
+`by_name` holds what is in the engine and not ended. A request that was aborted or cut at a stop id leaves it at once: the
+engine may still speak of it, and is not listened to.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from nereid_deepinfer import handoff
+from nereid_deepinfer.keys import block_chain
+from nereid_deepinfer.load import LoadReport
+from nereid_deepinfer.prefix import PrefixCache
+from nereid_deepinfer.region import Region, RegionError
+from nereid_deepinfer.runtime import Runtime
+from nereid_deepinfer.sampling import Plan, plan
+from nereid_deepinfer.wire import (
+    AbortRequest, AddMode, AddRequest, AdmitDecode, Command, DraftCount, Drain, EndReason, Error, ExportBlocks, Finished,
+    ImportPrefix, KvFailed, KvReady, MapRegion, PackedTokens, Pin, PromptLogprobs, Release, Started, StepFrame)
+
+BLOCK = 128
+_KEPT_KEYS = 256
+# Reasons of outputs whose token is real. All others come from ignored sequences (trap 7): their token is the last prompt
+# token, or junk after a grammar died.
+_TRUE_ENDS = {"stop": EndReason.STOP, "length": EndReason.LENGTH}
+
+
+@dataclass
+class Options:
+    max_queued: int = 512  # beyond the running ones
+    prefix_share: float = 0.3  # of all blocks, at most, pinned for prefixes; 0 = none are kept
+    prefix_entries: int = 64
+    reserve: float = 0.15  # of all blocks: prefixes give way below it (NORMAL refuses prefill above 90 % use)
+    hold_lease_ns: int = 30_000_000_000
+
+
+@dataclass(slots=True, eq=False)
+class Live:
+    add: AddRequest
+    name: str
+    plan: Plan
+    added: int
+    stop_ids: frozenset[int]
+    wants_top: bool
+    keys: list[bytes] = field(default_factory=list)
+    imported: ImportPrefix | None = None
+    decode: AdmitDecode | None = None
+    seq: Any = None
+    owned: bool = False  # we gave it blocks before the scheduler scheduled it (trap 13)
+    freed: bool = False  # scheduler.free_seq was called by us; it must not be called again (trap 14)
+    started: int = 0
+    first: int = 0
+    cached: int = 0
+    computed: int = 0  # prompt tokens with KV
+    outputs: int = 0
+    restore_ns: int = 0
+    prefilled: bool = False  # held, its last frame is being made
+    counted: bool = False  # in Agent.uncached
+
+
+@dataclass(slots=True)
+class Held:
+    ids: list[int]
+    state: Any
+    tokens: int
+    expires: int
+
+
+@dataclass(slots=True)
+class Counters:
+    dropped_outputs: int = 0  # of requests that are gone, and bogus ones
+    freed_by_agent: int = 0
+    expired_leases: int = 0
+    voted: int = 0  # decode_step was set to 0 for a prompt on an idle engine
+    evicted_for_room: int = 0
+    failed_imports: int = 0
+    hit_tokens: int = 0
+    miss_tokens: int = 0
+
+
+class Agent:
+    def __init__(self, runtime: Runtime, options: Options | None = None,
+                 clock: Callable[[], int] = time.monotonic_ns) -> None:
+        self.runtime, self.options, self.clock = runtime, options or Options(), clock
+        self.engine = runtime.engine
+        self.counters = Counters()
+        self.draining = False
+        self.queue: deque[Live] = deque()
+        self.by_id: dict[int, Live] = {}  # queued or in the engine
+        self.by_name: dict[str, Live] = {}  # in the engine
+        self.held: dict[int, Held] = {}
+        self.frame = StepFrame(tokens=PackedTokens())
+        self.region: Region | None = None
+        self.kept_keys: OrderedDict[int, list[bytes]] = OrderedDict()  # of ended requests, so that their prefix can go out
+        self.uncached = 0  # prompt tokens still to compute: the engine's own sums count cached ones too
+        self._steps = 0
+        self._in_flight = False  # a decode step may wait to be flushed
+        self._names = 0
+        self._total_blocks = self.engine.block_manager.get_num_free_blocks()
+        share = self.options.prefix_share if runtime.engine_type != "COMPLETION" else 0
+        self.prefixes = PrefixCache(int(self._total_blocks * share), self.options.prefix_entries if share else 0,
+                                    self.engine.block_manager.unpin_blocks)
+        self.report = LoadReport(runtime)
+        self.engine.agent = self
+
+    # ------------------------------------------------------------ commands
+
+    def submit(self, command: Command) -> None:
+        match command:
+            case AddRequest():
+                self._add(command, None)
+            case AdmitDecode():
+                self._add(command.request, command)
+            case AbortRequest():
+                self._abort(command.id)
+            case ImportPrefix():
+                self._import(command)
+            case ExportBlocks():
+                self._export(command)
+            case Pin():
+                if command.id in self.held:
+                    self.held[command.id].expires = self.clock() + command.lease
+            case Release():
+                self._release(command.id)
+            case Drain():
+                self.draining = True
+            case MapRegion():
+                self._map(command)
+
+    def _add(self, add: AddRequest, decode: AdmitDecode | None) -> None:
+        if add.id in self.by_id or add.id in self.held:
+            # LLMEngine takes the same id twice and an abort would hit both (facts, section 3.1).
+            known = self.by_id.get(add.id)
+            if known is not None:
+                self._leave_engine(known)
+                self._end(known, EndReason.FAILED, Error("conflict", "the id was added twice"))
+            return
+        live = Live(add, f"{self._names}:{add.id}", Plan({}), self.clock(), frozenset(add.stop_ids), add.top_logprobs > 0,
+                    decode=decode)
+        self._names += 1
+        self.by_id[add.id] = live
+        planned: Plan | Error
+        if self.draining:
+            planned = Error("overloaded", "the engine is draining")
+        elif len(self.by_id) > self.runtime.info.max_running + self.options.max_queued:
+            planned = Error("overloaded", "the engine's queue is full")
+        elif (decode is not None) != (self.runtime.engine_type == "COMPLETION"):
+            planned = Error("unsupported", "a decode-only engine takes AdmitDecode, and no other engine does")
+        else:
+            planned = plan(add, self.runtime.info, decode=decode is not None)
+        if not isinstance(planned, Error) and -(-(len(add.prompt) + 2 + self.runtime.nextn) // BLOCK) > self._total_blocks:
+            planned = Error("context_length", f"the prompt needs more than the engine's {self._total_blocks} blocks", "prompt")
+        if isinstance(planned, Error):
+            self._end(live, EndReason.FAILED, planned)
+            return
+        live.plan = planned
+        if decode is not None and self._ends_at_first(live, decode):
+            return
+        if self.options.prefix_share and not planned.images and not add.prompt_logprobs and decode is None:
+            live.keys = block_chain(add.kv_namespace, add.prompt, BLOCK, add.adapter)
+        self.uncached += len(add.prompt)
+        live.counted = True
+        self.queue.append(live)
+
+    def _computed(self, live: Live, upto: int) -> None:
+        if live.counted:
+            self.uncached -= upto - live.computed
+        live.computed = upto
+
+    def _ends_at_first(self, live: Live, decode: AdmitDecode) -> bool:
+        """The token that prefill sampled may be the last one."""
+        eos = not live.add.ignore_eos and decode.first_token in self.runtime.info.eos_ids
+        if eos or decode.first_token in live.stop_ids:
+            self._end(live, EndReason.STOP)
+        elif live.add.max_tokens <= 1:
+            self._end(live, EndReason.LENGTH)
+        else:
+            return False
+        return True
+
+    def _abort(self, request: int) -> None:
+        live = self.by_id.get(request)
+        if live is not None:
+            self._leave_engine(live)
+            # A running request that is aborted yields no output (trap 8), so its end is made here for all of them.
+            self._end(live, EndReason.ABORTED)
+
+    def _leave_engine(self, live: Live) -> None:
+        """Takes the request out of the engine's hands, wherever it is, with everything that it owns."""
+        if live.seq is None:
+            if live in self.queue:
+                self.queue.remove(live)
+            return
+        status = self.runtime.status
+        waiting = live.seq.status == status.WAITING
+        found, _ = self.engine.abort_request(live.name)
+        if not found and live.seq.status in (status.WAITING, status.RUNNING):
+            # Its grammar is still compiling (trap 9), or it waits in `prompted` (trap 8): abort does not look there.
+            live.seq.status = status.FINISHED_ABORTED
+        if found and waiting and not live.freed and (live.seq.chunked_rest_len > 0 or live.owned):
+            # Trap 13: it comes back as ignored and nobody frees it. Exactly once (trap 14). One in `prompted` was not
+            # found: it passes through finalize_seq, which frees it.
+            self._free(live)
+
+    def _free(self, live: Live) -> None:
+        if not live.freed:
+            live.freed = True
+            self.counters.freed_by_agent += 1
+            self.engine.scheduler.free_seq(live.seq)
+
+    def drop_client(self) -> None:
+        """The client is gone: so are its requests and what it holds."""
+        for live in list(self.by_id.values()):
+            self._leave_engine(live)
+            self._forget(live)
+        for request in list(self.held):
+            self._release(request)
+        self.frame = StepFrame(tokens=PackedTokens())
+        self.draining = False
+        self.region = None
+
+    # ------------------------------------------------------------ KV in and out
+
+    def _map(self, command: MapRegion) -> None:
+        try:
+            self.region = Region(command.path, command.size)
+        except RegionError as bad:
+            self.region = None
+            self.frame.kv_failed.append(KvFailed(0, Error("io", str(bad))))
+
+    def _range(self, offset: int, length: int) -> memoryview:
+        if self.region is None:
+            raise RegionError("no shared region is mapped")
+        return self.region.range(offset, length)
+
+    def _import(self, command: ImportPrefix) -> None:
+        """Blocks and the state at their end, for a request that has not begun. The bytes are taken when it is admitted."""
+        live = self.by_id.get(command.id)
+        arenas = self.runtime.arenas
+        need = len(command.keys) * arenas.block_bytes + arenas.persisted_bytes
+        problem: Error | None = None
+        if live is None or live.seq is not None:
+            problem = Error("conflict", "the request has begun already, or is unknown")
+        elif not command.keys or command.first_block != 0:
+            problem = Error("invalid_argument", "an import starts at block 0")
+        elif live.keys[: len(command.keys)] != command.keys:
+            problem = Error("corrupt", "these are not the names of the prompt's blocks")
+        elif command.length != need:
+            problem = Error("corrupt", f"{command.length} bytes; {len(command.keys)} blocks and a state are {need}")
+        elif self.runtime.exact_states and arenas.persisted_bytes < arenas.slot_bytes:
+            # Trap 11: the windows of the decoder layers are not kept; only YoCo truncation replays them.
+            problem = Error("unsupported", "a stored prefix needs YoCo prefill truncation (DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE)")
+        else:
+            try:
+                self._range(command.offset, command.length)
+            except RegionError as bad:
+                problem = Error("invalid_argument", str(bad))
+        if problem is not None:
+            self.frame.kv_failed.append(KvFailed(command.id, problem))
+            return
+        assert live is not None
+        live.imported = command
+
+    def _export(self, command: ExportBlocks) -> None:
+        try:
+            length = self._write_export(command)
+        except (RegionError, handoff.BadHandoff) as bad:
+            self.frame.kv_failed.append(KvFailed(command.id, Error("invalid_argument", str(bad))))
+        except KeyError:
+            self.frame.kv_failed.append(KvFailed(command.id, Error("not_found", "no KV of this request is here")))
+        else:
+            self.frame.kv_ready.append(KvReady(command.id, command.first_block, command.count, command.offset, length))
+
+    def _write_export(self, command: ExportBlocks) -> int:
+        """All blocks of a held request: the hand-off. Fewer, from block 0, that end at a kept boundary: the prefix."""
+        arenas = self.runtime.arenas
+        held = self.held.get(command.id)
+        if held is not None and (command.first_block, command.count) == (0, len(held.ids)):
+            size = handoff.size(len(held.ids), arenas)
+            out = self._range(command.offset, min(size, command.capacity))
+            handoff.write(out, held.tokens, held.ids, held.state, arenas)
+            return size
+        live = self.by_id.get(command.id)
+        keys = live.keys if live is not None else self.kept_keys.get(command.id)
+        if keys is None:
+            raise KeyError
+        entry = self.prefixes.find(keys, command.count) if 0 < command.count <= len(keys) else None
+        if command.first_block != 0 or entry is None or len(entry.ids) != command.count:
+            raise RegionError("no state is kept at the end of these blocks")
+        size = command.count * arenas.block_bytes + arenas.persisted_bytes
+        if size > command.capacity:
+            raise RegionError(f"{size} bytes do not fit into {command.capacity}")
+        out = self._range(command.offset, size)
+        cut = command.count * arenas.block_bytes
+        arenas.read_blocks(entry.ids, out[:cut])
+        arenas.state_bytes(entry.state, out[cut:])
+        return size
+
+    def _release(self, request: int) -> None:
+        held = self.held.pop(request, None)
+        if held is not None:
+            self.engine.block_manager.unpin_blocks(held.ids)
+
+    # ------------------------------------------------------------ admission
+
+    def _admit(self) -> None:
+        while self.queue:
+            live = self.queue.popleft()
+            done = self._admit_decode(live) if live.decode is not None else self._admit_prompt(live)
+            if not done:
+                self.queue.appendleft(live)
+                if self.engine.get_num_unfinished_requests() or not self.prefixes.evict():
+                    return  # room comes when something ends; only an idle engine must make it
+                self.counters.evicted_for_room += 1
+
+    def _multi_modal(self, live: Live) -> dict[str, Any] | None:
+        # Always a fresh dict (the engine changes it), and never None beside others: a batch that mixes text without it and
+        # images fails inside the model (trap 12). A decode-only engine has no processor and takes none.
+        if getattr(self.engine, "multi_modal_processor", None) is None:
+            return None
+        return {"image_bytes": list(live.plan.images.get("image_bytes", [])),
+                "image_sizes": list(live.plan.images.get("image_sizes", []))}
+
+    def _new_seq(self, live: Live, prompt: list[int], **how: Any) -> Any:
+        seq = self.engine.add_request("nereid", live.name, dict(live.plan.params), self.runtime.tokens(prompt),
+                                      self._multi_modal(live), **how)
+        if seq is None:  # a token that the engine does not know; plan() looked, so its vocabulary is another one
+            self._end(live, EndReason.FAILED, Error("invalid_argument", "DeepInfer refused a token of the prompt", "prompt"))
+        return seq
+
+    def _admit_prompt(self, live: Live) -> bool:
+        length = len(live.add.prompt)
+        # A hit leaves at least one token (trap 16) and the tokens that YoCo replays.
+        most = max(0, length - max(1, self.runtime.keep_tokens)) // BLOCK
+        hit = 0
+        if live.keys and not live.plan.grammar:  # enqueue=False would compile a grammar on this thread
+            hit = self._try_hit(live, most)
+            if hit < 0:
+                return False
+            if live.name not in self.by_name and live.add.id not in self.by_id:
+                return True  # it ended
+        if hit == 0:
+            seq = self._new_seq(live, live.add.prompt, chunk_checkpoints=self._checkpoints(live, most, 0))
+            if seq is None:
+                return True
+            live.seq = seq
+            self.by_name[live.name] = live
+        self.counters.hit_tokens += hit
+        self.counters.miss_tokens += length - hit
+        return True
+
+    def _checkpoints(self, live: Live, most: int, hit: int) -> list[int] | None:
+        """Where prefill is cut so that a state can be kept: it costs a scheduling attempt, which is cheap alone only."""
+        if (not live.keys or live.plan.grammar or not self.runtime.chunked_prefill or self.runtime.data_parallel > 1
+                or most * BLOCK <= hit or live.keys[most - 1] in self.prefixes
+                or len(live.add.prompt) - most * BLOCK <= self.runtime.arenas.ring_slack):
+            return None
+        return [most * BLOCK]
+
+    def _try_hit(self, live: Live, most: int) -> int:
+        """Tokens restored; 0 = none are known, -1 = there is no room now."""
+        entry = self.prefixes.find(live.keys, most)
+        imported = live.imported if live.imported is not None and len(live.imported.keys) <= most else None
+        blocks = max(len(entry.ids) if entry else 0, len(imported.keys) if imported else 0)
+        if blocks == 0:
+            if live.imported is not None:
+                self._import_failed(live, Error("invalid_argument", "the blocks leave too few tokens to compute"))
+            return 0
+        began = self.clock()
+        hit = blocks * BLOCK
+        local = entry is not None and len(entry.ids) == blocks
+        seq = self._new_seq(live, live.add.prompt, enqueue=False, chunk_checkpoints=self._checkpoints(live, most, hit))
+        if seq is None:
+            return 0
+        scheduler, arenas = self.engine.scheduler, self.runtime.arenas
+        if not (self.runtime.peek.adopt(scheduler, seq, entry.ids) if local else scheduler.try_allocate_seq(seq)):
+            return -1
+        live.seq, live.owned = seq, True
+        if local:
+            arenas.load_state(seq.state_id, hit, entry.state, self.runtime.exact_states)
+            if live.imported is not None:
+                self._import_done(live)
+        else:
+            data = self._range(imported.offset, imported.length)
+            cut = blocks * arenas.block_bytes
+            arenas.write_blocks(self.runtime.peek.block_table(seq)[:blocks], data[:cut])
+            arenas.load_state(seq.state_id, hit, arenas.state_from(data[cut:]), False)
+            self._import_done(live)
+        live.restore_ns = self.clock() - began
+        live.cached = hit
+        self._computed(live, hit)
+        seq.num_cached_tokens = hit
+        seq.cached_hit_tokens = hit
+        scheduler.add_sequence(seq)
+        processor = getattr(self.engine, "multi_modal_processor", None)
+        if processor is not None:
+            processor.add(live.name, seq.multi_modal_data, hit)
+        self.by_name[live.name] = live
+        return hit
+
+    def _import_done(self, live: Live) -> None:
+        c = live.imported
+        assert c is not None
+        self.frame.kv_ready.append(KvReady(live.add.id, c.first_block, len(c.keys), c.offset, c.length))
+
+    def _import_failed(self, live: Live, error: Error) -> None:
+        self.counters.failed_imports += 1
+        self.frame.kv_failed.append(KvFailed(live.add.id, error))
+        live.imported = None
+
+    def _admit_decode(self, live: Live) -> bool:
+        """A prefilled request enters a decode-only engine: its own blocks and state, without clones (facts, 6.3)."""
+        decode = live.decode
+        assert decode is not None
+        prompt, arenas, scheduler = live.add.prompt, self.runtime.arenas, self.engine.scheduler
+        try:
+            data = self._range(decode.offset, decode.length)
+            payload = handoff.read(data, len(prompt), arenas)
+        except (RegionError, handoff.BadHandoff) as bad:
+            self._end(live, EndReason.FAILED, Error("corrupt", str(bad)))
+            return True
+        if scheduler.get_sum_prompt_len_running()[0] + self.runtime.peek.prompted(scheduler) >= self.runtime.info.max_running:
+            return False
+        seq = self._new_seq(live, [*prompt, decode.first_token], enqueue=False)
+        if seq is None:
+            return True
+        if not scheduler.try_allocate_seq(seq):
+            return False
+        live.seq, live.owned, live.cached = seq, True, len(prompt)
+        self._computed(live, len(prompt))
+        began = self.clock()
+        arenas.write_blocks(self.runtime.peek.block_table(seq)[: payload.blocks], payload.block_bytes)
+        arenas.load_state(seq.state_id, len(prompt), arenas.state_from(payload.state_bytes), True)
+        live.restore_ns = self.clock() - began
+        seq.num_cached_tokens = len(prompt)
+        if self.runtime.nextn:
+            seq.last_next_n_token = [self.runtime.info.vocab_size - 1] * self.runtime.nextn  # a prefill engine has no drafts
+        self.runtime.peek.add_prompted(scheduler, seq)
+        self.by_name[live.name] = live
+        self._start(live)
+        return True
+
+    # ------------------------------------------------------------ what the engine calls (hooks.py)
+
+    def prompts_scheduled(self, seqs: list[Any]) -> None:
+        for seq in seqs:
+            live = self.by_name.get(seq.request_id)
+            if live is not None and not live.started:
+                self._start(live)
+
+    def _start(self, live: Live) -> None:
+        live.started = self.clock()
+        self.frame.started.append(Started(live.add.id, live.cached))
+
+    def prompts_computed(self, seqs: list[Any]) -> None:
+        """A chunk of each has its KV. `num_cached_tokens` still has the value before it (facts, section 6.1)."""
+        for seq in seqs:
+            live = self.by_name.get(seq.request_id)
+            if live is None:
+                continue
+            end = seq.get_len() - seq.chunked_rest_len
+            self._computed(live, min(end, len(live.add.prompt)) if not live.plan.images else end)
+            blocks = end // BLOCK
+            if 0 < blocks <= len(live.keys) and end - blocks * BLOCK <= self.runtime.arenas.ring_slack:
+                self._keep(live, seq, blocks)
+
+    def _keep(self, live: Live, seq: Any, blocks: int) -> None:
+        key = live.keys[blocks - 1]
+        if key in self.prefixes:
+            return
+        ids = self.runtime.peek.block_table(seq)[:blocks]
+        manager = self.engine.block_manager
+        manager.pin_blocks(ids)
+        state = self.runtime.arenas.copy_state(seq.state_id, blocks * BLOCK, self.runtime.exact_states)
+        if not self.prefixes.put(key, ids, state):
+            manager.unpin_blocks(ids)
+
+    def may_free(self, seq: Any) -> bool:
+        live = self.by_name.get(seq.request_id)
+        return live is None or live.seq is not seq or not live.freed
+
+    def take_prefilled(self) -> None:
+        """A PROMPT engine leaves what it has prefilled in `running`, for us to send and to free."""
+        scheduler, manager = self.engine.scheduler, self.engine.block_manager
+        for seq in scheduler.running:
+            live = self.by_name.get(seq.request_id)
+            if live is not None and seq.status in (self.runtime.status.RUNNING, self.runtime.status.WAITING):
+                ids = self.runtime.peek.block_table(seq)
+                tokens = len(live.add.prompt)
+                ids = ids[: -(-tokens // BLOCK)]
+                manager.pin_blocks(ids)
+                state = self.runtime.arenas.copy_state(seq.state_id, tokens, True)
+                self.held[live.add.id] = Held(ids, state, tokens, self.clock() + self.options.hold_lease_ns)
+                live.prefilled = True
+            scheduler.free_seq(seq)
+            if live is not None:
+                live.freed = True
+        scheduler.running = []
+
+    # ------------------------------------------------------------ a step
+
+    def has_work(self) -> bool:
+        # The engine gives the blocks of an ended request back in a later step: it is stepped until it has nothing left.
+        return (bool(self.by_id) or self._in_flight or not self.frame.empty()
+                or self.engine.get_num_unfinished_requests() > 0)
+
+    def step(self) -> StepFrame:
+        """One turn of the loop. With several ranks every rank must call it, also idle: it holds collectives."""
+        began = self.clock()
+        self._expire(began)
+        self._admit()
+        self._relieve()
+        if self.engine.has_unfinished_requests():
+            self._vote()
+            outputs = self.engine.step()
+            self._in_flight = True
+            self._steps += 1
+        elif self._in_flight or self.runtime.data_parallel > 1:
+            outputs = self.engine.flush_inflight_reqs()
+            self._in_flight = False
+        else:
+            outputs = ()
+        if len(outputs):
+            self._take(outputs)
+        frame, self.frame = self.frame, StepFrame(tokens=PackedTokens())
+        frame.step = self._steps
+        frame.load = self.report.read(self, self.clock() - began)
+        return frame
+
+    def _vote(self) -> None:
+        """Trap 15: an engine that has decoded before and is idle makes a prompt wait for the next voting point. With one
+        rank the next step may be made one; with more the vote is a collective."""
+        scheduler = self.engine.scheduler
+        if self.runtime.engine_type == "NORMAL" and self.runtime.data_parallel == 1 \
+                and scheduler.get_sum_prompt_len_running()[0] == 0 and scheduler.get_sum_prompt_len_waiting()[0] > 0:
+            scheduler.decode_step = 0
+            self.counters.voted += 1
+
+    def _expire(self, now: int) -> None:
+        for request in [r for r, h in self.held.items() if h.expires <= now]:
+            self.counters.expired_leases += 1
+            self._release(request)
+
+    def _relieve(self) -> None:
+        """Kept prefixes give way before the engine would preempt, which kills requests, or refuse prefill."""
+        manager = self.engine.block_manager
+        while len(self.prefixes) and manager.get_num_free_blocks() < self._total_blocks * self.options.reserve:
+            self.prefixes.evict()
+            self.counters.evicted_for_room += 1
+
+    def _take(self, outputs: Any) -> None:
+        # Pointers into the engine's pool die with the next step (trap 5): everything is copied here. One output is one
+        # token (trap 6).
+        packed = self.frame.tokens
+        assert isinstance(packed, PackedTokens)
+        by_name, output = self.by_name, self.runtime.output
+        for at, (name, token, reason, logprob, drafted, accepted) in enumerate(self.runtime.peek.outputs(outputs)):
+            live = by_name.get(name)
+            if live is None:
+                self.counters.dropped_outputs += 1
+                continue
+            if reason and reason not in _TRUE_ENDS:
+                self.counters.dropped_outputs += 1
+                self._end(live, EndReason.FAILED, _error_of(reason, live))
+                continue
+            if live.outputs == 0:
+                live.first = self.clock()
+                if live.add.prompt_logprobs:
+                    self.frame.prompt_logprobs.append(
+                        PromptLogprobs(live.add.id, list(output.get_prompt_logprobs(int(outputs[at])))))
+            live.outputs += 1
+            if live.wants_top:
+                pointer = int(outputs[at])
+                top = list(zip(output.get_top_token_ids(pointer), output.get_top_logprobs(pointer)))
+                packed.add_top(live.add.id, token, logprob, top[: live.add.top_logprobs])
+            else:
+                packed.add(live.add.id, token, logprob if live.add.logprobs else 0.0)
+            if drafted > 1:
+                self.frame.drafts.append(DraftCount(live.add.id, drafted - 1, accepted - 1))
+            if reason:
+                self._end(live, _TRUE_ENDS[reason])
+            elif token in live.stop_ids:
+                # LLMEngine knows no stop ids (trap 10); what the same step still has of this request is dropped.
+                self._release(live.add.id)
+                if not live.prefilled:
+                    self._leave_engine(live)
+                self._end(live, EndReason.STOP)
+            elif live.prefilled:
+                self._end(live, EndReason.PREFILLED)
+
+    # ------------------------------------------------------------ the end
+
+    def _end(self, live: Live, reason: EndReason, error: Error | None = None) -> None:
+        """Exactly once for each request: it is forgotten here."""
+        now = self.clock()
+        started = live.started or now
+        first = live.first or now
+        self.frame.finished.append(Finished(
+            live.add.id, reason, len(live.add.prompt), live.cached, live.outputs, started - live.added, live.restore_ns,
+            max(0, first - started), max(0, now - first), error))
+        self._forget(live)
+
+    def _forget(self, live: Live) -> None:
+        self.by_id.pop(live.add.id, None)
+        if live.counted:
+            self.uncached -= len(live.add.prompt) - live.computed
+            live.counted = False
+        if live.keys:
+            self.kept_keys[live.add.id] = live.keys
+            if len(self.kept_keys) > _KEPT_KEYS:
+                self.kept_keys.popitem(last=False)
+        self.by_name.pop(live.name, None)
+        if live.seq is None and live in self.queue:
+            self.queue.remove(live)
+
+
+def _error_of(reason: str, live: Live) -> Error:
+    if reason == "prompt_length_exceeded":
+        return Error("context_length", "the prompt does not fit into this engine", "prompt")
+    if reason == "insufficient_system_resource":
+        return Error("overloaded", "the engine ran out of KV blocks and stopped this request")
+    if reason == "ve_error" or (reason == "abort" and live.plan.images):
+        return Error("invalid_argument", "an image could not be decoded", "messages")
+    if live.plan.grammar and "xgrammar" in reason:
+        if live.outputs == 0:
+            return Error("invalid_argument", "xgrammar could not compile the grammar, or not in time", "response_format")
+        return Error("internal", "the grammar's matcher failed in the middle of the answer")
+    return Error("internal", f"DeepInfer ended the request: {reason}")

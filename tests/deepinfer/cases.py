@@ -1,0 +1,588 @@
+"""The cases: each runs on the fake (`./dev test`) and on the real LLMEngine (`./dev test --deepinfer`), against the same agent.
+
+A case takes a Rig and leaves the engine empty; `TYPES` says for which engines it is. "trap N" is section 2 of the facts about
+DeepInfer, in docs/ops/deepinfer.md.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from nereid_deepinfer import handoff, keys, wire
+from nereid_deepinfer.wire import AbortRequest, EndReason, SamplingParams
+from rig import BLOCK, EOS, Rig
+
+CASES: dict[str, tuple[tuple[str, ...], Callable[[Rig], None]]] = {}
+
+
+def case(*types: str) -> Callable[[Callable[[Rig], None]], Callable[[Rig], None]]:
+    def register(function: Callable[[Rig], None]) -> Callable[[Rig], None]:
+        CASES[function.__name__] = (types, function)
+        return function
+
+    return register
+
+
+def expected(rig: Rig, request: int, count: int) -> list[int]:
+    return [rig.script.token(f"0:{request}", k) for k in range(count)]
+
+
+# ---------------------------------------------------------------- answers
+
+
+@case("NORMAL")
+def three_prompts_end_by_length_and_eos(rig: Rig) -> None:
+    rig.script.say(2, [100, 101, EOS])
+    rig.add(1, 300, 4)
+    rig.add(2, 5, 50)
+    rig.add(3, 129, 1)
+    rig.run()
+    assert rig.told[1].tokens == expected(rig, 1, 4) and rig.told[1].reason == EndReason.LENGTH
+    assert rig.told[2].tokens == [100, 101, EOS] and rig.told[2].reason == EndReason.STOP
+    assert len(rig.told[3].tokens) == 1 and rig.told[3].reason == EndReason.LENGTH
+    end = rig.told[1].end
+    assert (end.prompt_tokens, end.cached_tokens, end.output_tokens) == (300, 0, 4)
+    assert rig.told[1].started == [0]
+    assert end.queue_time > 0 and end.decode_time > 0
+
+
+@case("NORMAL")
+def one_output_is_one_token_trap_6(rig: Rig) -> None:
+    """A decode step with accepted drafts says several tokens of one request; none is lost or doubled."""
+    rig.script.accept = 3
+    rig.add(1, 120, 14)
+    rig.run()
+    assert rig.told[1].tokens == expected(rig, 1, 14)
+    assert any(sum(1 for t in f.tokens if t.id == 1) == 4 for f in rig.frames)
+    drafts = [d for f in rig.frames for d in f.drafts]
+    assert drafts and all(d.drafted == 5 and d.accepted <= 3 for d in drafts)
+
+
+@case("NORMAL")
+def stop_id_cuts_the_step_trap_10(rig: Rig) -> None:
+    """LLMEngine knows no stop ids: the agent cuts, aborts, and drops what the same step still had."""
+    rig.script.accept = 3
+    rig.script.say(1, [50, 51, 777, 52, 53, 54])
+    rig.add(1, 20, 500, stop_ids=[777])
+    rig.add(2, 20, 12)
+    rig.run()
+    assert rig.told[1].tokens == [50, 51, 777] and rig.told[1].reason == EndReason.STOP
+    assert rig.told[1].end.output_tokens == 3
+    assert rig.told[2].tokens == expected(rig, 2, 12)
+
+
+@case("NORMAL")
+def ignore_eos_goes_on(rig: Rig) -> None:
+    rig.script.say(1, [100, EOS, 101])
+    rig.add(1, 10, 3, ignore_eos=True)
+    rig.run()
+    assert rig.told[1].tokens == [100, EOS, 101] and rig.told[1].reason == EndReason.LENGTH
+
+
+@case("NORMAL")
+def logprobs_when_asked(rig: Rig) -> None:
+    rig.add(1, 10, 2, logprobs=True)
+    rig.add(2, 10, 2)
+    rig.run()
+    assert rig.told[1].logprobs == [-0.5, -0.5] and rig.told[2].logprobs == [0, 0]
+
+
+@case("NORMAL")
+def several_answers_of_one_prompt(rig: Rig) -> None:
+    """n > 1 is n requests: the second finds the prefix of the first, once that is computed."""
+    prompt = rig.prompt(700)
+    rig.add(1, prompt, 3)
+    while not rig.told.get(1) or not rig.told[1].tokens:
+        rig.step()
+    rig.add(2, prompt, 3)
+    rig.add(3, prompt, 3)
+    rig.run()
+    hit = (700 - 140) // BLOCK * BLOCK
+    assert [rig.told[i].end.cached_tokens for i in (1, 2, 3)] == [0, hit, hit]
+    assert [len(rig.told[i].tokens) for i in (1, 2, 3)] == [3, 3, 3]
+
+
+# ---------------------------------------------------------------- refusals
+
+
+@case("NORMAL")
+def what_it_cannot_do_is_refused_by_name(rig: Rig) -> None:
+    def bias(**values: Any) -> dict[str, Any]:
+        return {"sampling": SamplingParams(**values)}
+
+    asks: list[tuple[dict[str, Any], str, str]] = [
+        (bias(frequency_penalty=0.5), "unsupported", "frequency_penalty"),
+        (bias(presence_penalty=-1.0), "unsupported", "presence_penalty"),
+        (bias(repetition_penalty=1.2), "unsupported", "repetition_penalty"),
+        (bias(min_p=0.1), "unsupported", "min_p"),
+        (bias(logit_bias=[(5, 1.0)]), "unsupported", "logit_bias"),
+        (bias(top_p=0.0), "invalid_argument", "top_p"),
+        ({"grammar_kind": wire.GrammarKind.LARK, "grammar": "start: /a/"}, "unsupported", "response_format"),
+        ({"grammar_kind": wire.GrammarKind.GBNF, "grammar": "root ::= 'a'"}, "unsupported", "response_format"),
+        ({"grammar_kind": wire.GrammarKind.JSON_SCHEMA, "grammar": '{"not": {}}'}, "invalid_argument", "response_format"),
+        ({"grammar_kind": wire.GrammarKind.JSON_SCHEMA, "grammar": "{"}, "invalid_argument", "response_format"),
+        ({"prompt": []}, "invalid_argument", "prompt"),
+        ({"prompt": [1 << 20]}, "invalid_argument", "prompt"),
+        ({"prompt": [-1]}, "invalid_argument", "prompt"),
+        ({"prompt": rig.prompt(2048)}, "context_length", "prompt"),
+        ({"max_tokens": 0}, "invalid_argument", "max_tokens"),
+        ({"mode": wire.AddMode.EMBED}, "unsupported", ""),
+        ({"mode": wire.AddMode.SCORE}, "unsupported", ""),
+        ({"mode": wire.AddMode.PREFILL_ONLY}, "unsupported", ""),
+        ({"adapter": "lora"}, "unsupported", "model"),
+        ({"top_logprobs": 21}, "invalid_argument", "top_logprobs"),
+        ({"images": [wire.ImageRef(0, bytes(32))]}, "unsupported", "messages"),
+        ({"prompt_logprobs": True}, "unsupported", "prompt_logprobs"),
+    ]
+    for at, (how, code, param) in enumerate(asks):
+        rig.add(100 + at, **how)
+        rig.step()
+        end = rig.told[100 + at].end
+        assert end.reason == EndReason.FAILED and end.error is not None, how
+        assert (end.error.code, end.error.param) == (code, param), (how, end.error)
+    rig.add(1, sampling=SamplingParams(frequency_penalty=0.0, repetition_penalty=1.0, top_k=0, seed=7))
+    rig.run()
+    assert rig.told[1].reason == EndReason.LENGTH
+
+
+@case("NORMAL")
+def id_added_twice_ends_once(rig: Rig) -> None:
+    rig.add(1, 10, 50)
+    rig.step(3)
+    rig.add(1, 10, 50)
+    rig.run()
+    error = rig.told[1].end.error
+    assert error is not None and error.code == "conflict"
+
+
+@case("NORMAL")
+def draining_refuses(rig: Rig) -> None:
+    rig.add(1, 10, 5)
+    rig.agent.submit(wire.Drain())
+    rig.add(2, 10, 5)
+    rig.run()
+    assert rig.told[1].reason == EndReason.LENGTH
+    error = rig.told[2].end.error
+    assert error is not None and error.code == "overloaded"
+    rig.agent.draining = False
+
+
+# ---------------------------------------------------------------- aborts
+
+
+@case("NORMAL", "PROMPT")
+def abort_of_waiting_drops_the_bogus_token_trap_7(rig: Rig) -> None:
+    rig.add(1, 20, 5)
+    rig.agent._admit()  # it is in the engine's queue
+    rig.agent.submit(AbortRequest(1))
+    rig.run()
+    assert rig.told[1].tokens == [] and rig.told[1].reason == EndReason.ABORTED
+    assert rig.agent.counters.dropped_outputs == 1
+
+
+@case("NORMAL")
+def abort_of_running_gets_its_end_trap_8(rig: Rig) -> None:
+    rig.add(1, 100, 500)
+    rig.step(4)
+    said = len(rig.told[1].tokens)
+    assert said > 0
+    rig.agent.submit(AbortRequest(1))
+    rig.run()
+    assert rig.told[1].reason == EndReason.ABORTED and rig.told[1].end.output_tokens == said == len(rig.told[1].tokens)
+
+
+@case("NORMAL", "PROMPT")
+def abort_of_half_prefilled_frees_once_traps_13_14(rig: Rig) -> None:
+    rig.add(1, 1500, 5)
+    rig.step()  # up to the checkpoint
+    live = rig.agent.by_id[1]
+    assert live.seq.chunked_rest_len > 0
+    rig.agent.submit(AbortRequest(1))
+    rig.run()
+    assert rig.told[1].reason == EndReason.ABORTED
+    assert rig.agent.counters.freed_by_agent == 1 and live.freed
+
+
+@case("NORMAL")
+def abort_of_a_hit_that_waits_frees_once_trap_13(rig: Rig) -> None:
+    prompt = rig.prompt(500)
+    rig.add(1, prompt, 2)
+    rig.run()
+    rig.add(2, prompt, 2)
+    rig.agent._admit()  # it owns blocks and waits
+    assert rig.agent.by_id[2].owned
+    rig.agent.submit(AbortRequest(2))
+    rig.run()
+    assert rig.told[2].reason == EndReason.ABORTED and rig.agent.counters.freed_by_agent == 1
+
+
+@case("NORMAL")
+def abort_twice_and_of_nobody(rig: Rig) -> None:
+    rig.add(1, 10, 50)
+    rig.step(3)
+    for request in (1, 1, 99):
+        rig.agent.submit(AbortRequest(request))
+    rig.run()
+    assert rig.told[1].reason == EndReason.ABORTED and 99 not in rig.told
+
+
+@case("NORMAL", "PROMPT")
+def abort_storm_leaves_nothing(rig: Rig) -> None:
+    """Requests of all lengths, aborted at random points: each ends once, every block and slot comes back."""
+    rng = random.Random(11)
+    alive: list[int] = []
+    made = 0
+    total = 10_000 if getattr(rig, "long", False) else 300
+    while made < total or rig.agent.has_work():
+        for _ in range(rng.randrange(5)):
+            if made < total:
+                rig.add(made, rng.choice([3, 40, 127, 128, 129, 300, 700, 1500]), rng.randrange(1, 40),
+                        stop_ids=[rng.randrange(100, 900)])
+                alive.append(made)
+                made += 1
+        rig.script.accept = rng.randrange(6)
+        while alive and rng.random() < 0.5:
+            rig.agent.submit(AbortRequest(alive.pop(rng.randrange(len(alive)))))
+        rig.step()
+        for request in list(rig.agent.held):
+            rig.agent.submit(wire.Release(request))
+        rig.frames.clear()
+    rig.run()
+    assert len(rig.told) == total and all(len(t.ends) == 1 for t in rig.told.values())
+
+
+@case("NORMAL")
+def client_gone_takes_everything(rig: Rig) -> None:
+    for i in range(20):
+        rig.add(i, 100 + 60 * i, 50)
+    rig.step(5)
+    rig.agent.drop_client()
+    rig.run()
+
+
+# ---------------------------------------------------------------- grammars
+
+
+@case("FAKE")
+def abort_while_a_grammar_compiles_trap_9(rig: Rig) -> None:
+    rig.add(1, 20, 5, grammar_kind=wire.GrammarKind.REGEX, grammar="a+")
+    rig.step()
+    assert rig.agent.by_id[1].seq is not None
+    rig.agent.submit(AbortRequest(1))
+    rig.run()
+    assert rig.told[1].tokens == [] and rig.told[1].reason == EndReason.ABORTED
+
+
+@case("FAKE")
+def grammar_that_does_not_compile(rig: Rig) -> None:
+    rig.add(1, 20, 5, grammar_kind=wire.GrammarKind.REGEX, grammar="(")
+    rig.run()
+    error = rig.told[1].end.error
+    assert rig.told[1].tokens == [] and error is not None and error.code == "invalid_argument"
+
+
+# ---------------------------------------------------------------- room
+
+
+@case("NORMAL")
+def idle_engine_prefills_at_once_trap_15(rig: Rig) -> None:
+    rig.add(1, 10, 3)
+    rig.run()
+    rig.engine.scheduler.decode_step = 1
+    rig.add(2, 10, 1)
+    steps = 0
+    while not rig.told.get(2) or not rig.told[2].tokens:
+        rig.step()
+        steps += 1
+    assert steps == 1 and rig.agent.counters.voted > 0
+
+
+@case("NORMAL")
+def hit_leaves_a_token_and_the_kept_ones_trap_16(rig: Rig) -> None:
+    """A hit as long as the prompt raises inside schedule(), at every call; one beyond floor128(L - keep) reads windows that
+    nobody filled. Neither can happen."""
+    for length in (128, 256, 257, 267, 268, 269, 384, 395, 396, 397):
+        prompt = rig.prompt(length, first=9)
+        for request in (length * 10, length * 10 + 1):
+            rig.add(request, prompt, 2)
+            rig.run()
+            most = max(0, length - rig.runtime.keep_tokens) // BLOCK * BLOCK
+            assert rig.told[request].end.cached_tokens <= most < length
+    assert rig.told[3970 + 1].end.cached_tokens == 256
+
+
+@case("NORMAL")
+def out_of_blocks_is_an_error_not_a_token(rig: Rig) -> None:
+    """DeepInfer stops the longest outputs when decode runs out of blocks; kept prefixes go first."""
+    for i in range(12):
+        rig.add(i, 100 + 50 * i, 1500)
+    rig.run()
+    reasons = [rig.told[i].reason for i in range(12)]
+    assert EndReason.FAILED in reasons and EndReason.LENGTH in reasons
+    for i in range(12):
+        end = rig.told[i].end
+        assert end.output_tokens == len(rig.told[i].tokens)
+        if end.reason == EndReason.FAILED:
+            assert end.error is not None and end.error.code == "overloaded"
+    assert rig.frames[-1].load.preempted > 0
+    assert rig.agent.counters.evicted_for_room > 0 and len(rig.agent.prefixes) == 0
+
+
+@case("NORMAL")
+def load_counts_what_is_to_compute(rig: Rig) -> None:
+    prompt = rig.prompt(500)
+    rig.add(1, prompt, 2)
+    rig.run()
+    rig.add(2, prompt, 300)
+    rig.add(3, rig.prompt(1000, first=9), 300)
+    assert rig.agent.report.read(rig.agent, 0).waiting_uncached_tokens == 1500
+    rig.agent._admit()
+    load = rig.agent.report.read(rig.agent, 0)
+    hit = (500 - 140) // BLOCK * BLOCK
+    assert (load.waiting_uncached_tokens, load.waiting, load.running) == (1500 - hit, 2, 0)
+    while len(rig.told.get(3, rig.told[1]).tokens) == 0 or 3 not in rig.told:
+        rig.step()
+    load = rig.frames[-1].load
+    assert load.waiting_uncached_tokens == 0 and load.running == 2 and load.waiting == 0
+    assert 0 < load.kv_used_tokens < load.kv_total_tokens and load.prefix_hit_tokens == hit
+    for request in (2, 3):
+        rig.agent.submit(AbortRequest(request))
+
+
+# ---------------------------------------------------------------- KV
+
+
+@case("NORMAL", "PROMPT")
+def prefix_goes_out_and_comes_back(rig: Rig) -> None:
+    """A prefix leaves through the region, is forgotten, and comes back: exactly the uncached tokens are scheduled, and the
+    arenas hold the same bytes."""
+    arenas, peek = rig.runtime.arenas, rig.runtime.peek
+    prompt = rig.prompt(600, first=31)
+    hit = (600 - 140) // BLOCK * BLOCK
+    count = hit // BLOCK
+    size = count * arenas.block_bytes + arenas.persisted_bytes
+    with rig.region(2 * size) as region:
+        rig.add(1, prompt, 2)
+        rig.step()  # prefilled to the checkpoint, where the state was copied
+        seq = rig.agent.by_id[1].seq
+        for at, block in enumerate(peek.block_table(seq)):
+            arenas.fill(block, None, 10 + at)
+        entry = rig.agent.prefixes.find(rig.agent.by_id[1].keys, count)
+        assert entry is not None and len(entry.ids) == count
+        rig.run()
+        rig.agent.submit(wire.ExportBlocks(1, 0, count, 0, size))
+        rig.step()
+        assert not rig.kv_failed and (rig.kv_ready[-1].count, rig.kv_ready[-1].length) == (count, size)
+        for at in range(count):
+            assert bytes(region[at * arenas.block_bytes : (at + 1) * arenas.block_bytes]) == bytes([10 + at]) * arenas.block_bytes
+        if rig.agent.held:
+            rig.agent.submit(wire.Release(1))
+        rig.agent.prefixes.clear()  # as another process would be
+        state = bytes((i * 7 + 3) % 251 for i in range(arenas.persisted_bytes))
+        region[count * arenas.block_bytes : size] = state
+        chain = keys.block_chain(bytes(32), prompt, BLOCK)[:count]
+        rig.add(2, prompt, 2)
+        rig.agent.submit(wire.ImportPrefix(2, 0, chain, 0, size))
+        rig.agent._admit()
+        live = rig.agent.by_id[2]
+        assert live.cached == hit and live.seq.num_cached_tokens == hit
+        out = bytearray(size)
+        arenas.read_blocks(peek.block_table(live.seq)[:count], memoryview(out)[: count * arenas.block_bytes])
+        arenas.state_bytes(arenas.copy_state(live.seq.state_id, hit, False), memoryview(out)[count * arenas.block_bytes :])
+        assert bytes(out) == bytes(region[:size])
+        rig.trace.clear()
+        rig.run()
+        computed = sum(q for prompt_run, rows in rig.trace if prompt_run for name, q in rows if name.endswith(":2"))
+        assert computed == 600 - hit and rig.told[2].end.cached_tokens == hit
+        assert rig.kv_ready[-1].id == 2
+
+
+@case("NORMAL")
+def bad_imports_and_exports_fail_by_themselves(rig: Rig) -> None:
+    arenas = rig.runtime.arenas
+    prompt = rig.prompt(600)
+    chain = keys.block_chain(bytes(32), prompt, BLOCK)
+    size = 3 * arenas.block_bytes + arenas.persisted_bytes
+    rig.agent.submit(wire.ImportPrefix(7, 0, chain[:3], 0, size))
+    rig.agent.submit(wire.ExportBlocks(7, 0, 1, 0, size))
+    rig.step()
+    assert [f.error.code for f in rig.kv_failed] == ["conflict", "not_found"]
+    with rig.region(size):
+        for bad in (wire.ImportPrefix(1, 1, chain[1:3], 0, size), wire.ImportPrefix(1, 0, [bytes(16)] * 3, 0, size),
+                    wire.ImportPrefix(1, 0, chain[:3], 0, size - 1), wire.ImportPrefix(1, 0, chain[:3], 1, size),
+                    wire.ImportPrefix(1, 0, chain[:3], 1 << 63, size), wire.ImportPrefix(1, 0, [], 0, size)):
+            rig.kv_failed.clear()
+            rig.add(1, prompt, 1)
+            rig.agent.submit(bad)
+            rig.run()
+            assert len(rig.kv_failed) == 1, bad
+            assert rig.told[1].end.cached_tokens in (0, 384) and rig.told[1].reason == EndReason.LENGTH
+            rig.told.clear()
+            rig.agent.prefixes.clear()
+    rig.agent.submit(wire.MapRegion("/nonexistent", 1))
+    rig.step()
+    assert rig.kv_failed[-1].error.code == "io"
+
+
+@case("PROMPT")
+def prefilled_is_held_until_released(rig: Rig) -> None:
+    rig.add(1, 300, 8)
+    rig.run()
+    told = rig.told[1]
+    assert told.reason == EndReason.PREFILLED and told.tokens == expected(rig, 1, 1)
+    assert rig.free()[0] == rig.start_free[0] - 3 - rig.agent.prefixes.blocks + _shared(rig)
+    rig.agent.submit(wire.Pin(1, 5_000_000))
+    rig.step()
+    assert 1 in rig.agent.held
+    rig.now += 10_000_000
+    rig.step()
+    assert 1 not in rig.agent.held and rig.agent.counters.expired_leases == 1
+
+
+def _shared(rig: Rig) -> int:
+    """Blocks that a kept prefix pins and a held request has too."""
+    held = {b for h in rig.agent.held.values() for b in h.ids}
+    return sum(1 for e in rig.agent.prefixes._entries.values() for b in e.ids if b in held)
+
+
+@case("PROMPT")
+def first_token_may_be_the_last(rig: Rig) -> None:
+    rig.script.say(1, [EOS])
+    rig.script.say(2, [555])
+    rig.add(1, 30, 8)
+    rig.add(2, 30, 8, stop_ids=[555])
+    rig.run()
+    assert rig.told[1].reason == EndReason.STOP and rig.told[2].reason == EndReason.STOP
+    assert not rig.agent.held
+
+
+@case("PROMPT")
+def many_prompts_pass_through_a_few_rows(rig: Rig) -> None:
+    """A PROMPT engine counts what stays in `running`: the agent empties it at every step."""
+    for i in range(60):
+        rig.add(i, 30 + i, 8)
+    steps = 0
+    while rig.agent.has_work():
+        rig.step()
+        for request in list(rig.agent.held):
+            rig.agent.submit(wire.Release(request))
+        steps += 1
+        assert steps < 500
+    assert all(rig.told[i].reason == EndReason.PREFILLED for i in range(60))
+
+
+@case("PROMPT")
+def handoff_leaves_by_export(rig: Rig) -> None:
+    arenas = rig.runtime.arenas
+    rig.add(1, 300, 8)
+    rig.run()
+    held = rig.agent.held[1]
+    for at, block in enumerate(held.ids):
+        arenas.fill(block, None, 60 + at)
+    size = handoff.size(3, arenas)
+    with rig.region(size) as region:
+        rig.agent.submit(wire.ExportBlocks(1, 0, 3, 0, size))
+        rig.step()
+        assert not rig.kv_failed and rig.kv_ready[-1].length == size
+        read = handoff.read(region, 300, arenas)
+        assert bytes(read.block_bytes) == b"".join(bytes([60 + at]) * arenas.block_bytes for at in range(3))
+        assert len(read.state_bytes) == arenas.slot_bytes
+        region.release()
+        read.block_bytes.release()
+        read.state_bytes.release()
+
+
+def _handoff(rig: Rig, region: memoryview, tokens: int) -> int:
+    """Writes one into the region, of blocks 70, 71, ... and a state of 200."""
+    import struct
+
+    from nereid_deepinfer.crc32c import crc32c
+
+    arenas, count = rig.runtime.arenas, -(-tokens // BLOCK)
+    head = struct.pack("<IHHIIQQ", handoff.MAGIC, 1, 0, tokens, count, arenas.block_bytes, arenas.slot_bytes)
+    blocks = b"".join(bytes([70 + at]) * arenas.block_bytes for at in range(count))
+    data = head + struct.pack("<I", crc32c(head)) + bytes(28) + blocks + bytes([200]) * arenas.slot_bytes
+    region[: len(data)] = data
+    return len(data)
+
+
+@case("COMPLETION")
+def decode_goes_on_where_prefill_ended(rig: Rig) -> None:
+    for number, tokens in enumerate((300, 256, 255, 250, 1)):
+        with rig.region(handoff.size(3, rig.runtime.arenas)) as region:
+            size = _handoff(rig, region, tokens)
+            add = wire.AddRequest(number, prompt=rig.prompt(tokens), max_tokens=9)
+            rig.script.accept = 2
+            rig.agent.submit(wire.AdmitDecode(add, 77, 0, size))
+            rig.agent._admit()
+            live = rig.agent.by_id[number]
+            arenas, table = rig.runtime.arenas, rig.runtime.peek.block_table(live.seq)
+            count = -(-tokens // BLOCK)
+            out = bytearray(count * arenas.block_bytes)
+            arenas.read_blocks(table[:count], memoryview(out))
+            assert bytes(out) == b"".join(bytes([70 + at]) * arenas.block_bytes for at in range(count))
+            rig.run()
+            told = rig.told[number]
+            assert told.tokens == expected(rig, number, 8) and told.reason == EndReason.LENGTH, (tokens, told)
+            assert told.end.cached_tokens == tokens == told.end.prompt_tokens and told.started == [tokens]
+            region.release()
+
+
+@case("COMPLETION")
+def handoffs_that_are_none_fail_alone(rig: Rig) -> None:
+    size = handoff.size(3, rig.runtime.arenas)
+    with rig.region(size) as region:
+        for at in (0, 4, 6, 8, 12, 16, 24, 32):
+            _handoff(rig, region, 300)
+            region[at] ^= 0x40
+            rig.agent.submit(wire.AdmitDecode(wire.AddRequest(at, prompt=rig.prompt(300), max_tokens=5), 77, 0, size))
+            rig.run()
+            error = rig.told[at].end.error
+            assert error is not None and error.code == "corrupt", at
+        _handoff(rig, region, 300)
+        for number, (offset, length, tokens) in enumerate([(0, size - 1, 300), (1, size, 300), (0, 0, 300), (0, size, 299), (0, 10, 300)]):
+            rig.agent.submit(wire.AdmitDecode(wire.AddRequest(100 + number, prompt=rig.prompt(tokens), max_tokens=5), 77, offset, length))
+            rig.run()
+            assert rig.told[100 + number].reason == EndReason.FAILED, number
+        rig.add(200, 10)
+        rig.run()
+        error = rig.told[200].end.error
+        assert error is not None and error.code == "unsupported"
+        region.release()
+
+
+@case("COMPLETION")
+def abort_in_prompted_frees_once_traps_8_14(rig: Rig) -> None:
+    size = handoff.size(2, rig.runtime.arenas)
+    with rig.region(size) as region:
+        _handoff(rig, region, 200)
+        rig.agent.submit(wire.AdmitDecode(wire.AddRequest(1, prompt=rig.prompt(200), max_tokens=50), 77, 0, size))
+        rig.agent._admit()
+        assert rig.runtime.peek.prompted(rig.engine.scheduler) == 1
+        rig.agent.submit(AbortRequest(1))
+        rig.run()
+        assert rig.told[1].reason == EndReason.ABORTED and rig.agent.counters.freed_by_agent == 0
+        region.release()
+
+
+@case("COMPLETION")
+def decode_waits_quietly_for_room(rig: Rig) -> None:
+    size = handoff.size(2, rig.runtime.arenas)
+    with rig.region(size) as region:
+        _handoff(rig, region, 200)
+        for i in range(40):
+            rig.agent.submit(wire.AdmitDecode(wire.AddRequest(i, prompt=rig.prompt(200), max_tokens=6), 77, 0, size))
+        rig.run()
+        assert all(rig.told[i].reason == EndReason.LENGTH and len(rig.told[i].tokens) == 5 for i in range(40))
+        assert max(f.load.running for f in rig.frames) <= rig.runtime.info.max_running
+        region.release()
+
+
+@case("COMPLETION")
+def first_token_may_end_it(rig: Rig) -> None:
+    for i, (first, most, stops) in enumerate([(EOS, 5, []), (9, 5, [9]), (9, 1, [])]):
+        rig.agent.submit(wire.AdmitDecode(wire.AddRequest(i, prompt=[5], max_tokens=most, stop_ids=stops), first, 0, 1))
+    rig.run()
+    assert [rig.told[i].reason for i in range(3)] == [EndReason.STOP, EndReason.STOP, EndReason.LENGTH]
