@@ -14,6 +14,7 @@
 #include "router/policy.h"
 #include "sim/capacity/cluster.h"
 #include "sim/capacity/oracle.h"
+#include "sim/planning.h"
 #include "sim/scenario.h"
 #include "sim/sim_report.h"
 
@@ -189,7 +190,8 @@ Result<Timed> simulate(const sim::Scenario& scenario, const workload::Trace* tra
     if (!quiet && shown != begin) std::fputs("\r\033[K", stderr);
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
     Timed timed{std::move(result), {}, took.count()};
-    if (scenario.workload == "trace" || scenario.workload == "synthetic") {
+    const bool open_loop = scenario.workload == "trace" || scenario.workload == "synthetic";
+    if (open_loop && spec.prefill.units > 0 && spec.decode.units > 0) {
         TRY(const auto again, scenario.source(trace));
         timed.oracle = sim::oracle_of(spec, *again);
     }
@@ -274,6 +276,27 @@ Result<void> compare(const Request& request) {
     return {};
 }
 
+Result<void> plan(const Request& request) {
+    TRY(const Loaded l, load(request));
+    sim::PlanningOptions options;
+    options.price_per_gpu_hour = request.price;
+    options.attainment = request.attainment;
+    const auto show = [&](const sim::PlanningPoint& p) {
+        if (request.quiet) return;
+        fmt::print(stderr, "{} prefill, {} decode units: {:.1f} % within the objective\n",
+                   p.prefill_units, p.decode_units, p.result.attainment * 100);
+    };
+    TRY(const sim::Planning planning,
+        sim::plan_capacity(l.scenario, l.trace ? &*l.trace : nullptr, options, show));
+    if (request.json != "-") std::fputs(sim::planning_text(planning, options).c_str(), stdout);
+    if (!request.json.empty())
+        TRY_VOID(write_file(request.json, sim::to_json(planning, options).dump()));
+    if (!request.html.empty())
+        TRY_VOID(write_file(request.html, sim::planning_page(l.scenario, planning, options,
+                                                             request.command, l.toml)));
+    return {};
+}
+
 }  // namespace
 
 int sim_command(std::span<const std::string> args) {
@@ -286,7 +309,9 @@ int sim_command(std::span<const std::string> args) {
         std::fputs(io::config_help(bind, {}).c_str(), stdout);
         return request->help ? cli::kOk : cli::kConfigExit;
     }
-    const Result<void> done = request->verb == "compare" ? compare(*request) : run(*request);
+    const Result<void> done = request->verb == "compare" ? compare(*request)
+                              : request->verb == "plan"  ? plan(*request)
+                                                         : run(*request);
     return done.ok() ? cli::kOk : cli::report(done.error());
 }
 

@@ -269,7 +269,11 @@ void Cluster::State::finish(JobId id, End how) {
             e2e.push_back(to_millis(now - job.arrival));
             prompt_tokens += job.request.input_tokens;
             output_tokens += out;
-            if (first <= spec.slo.ttft_of(job.request.input_tokens) && gap <= spec.slo.itl_ms) {
+            const bool late = first > spec.slo.ttft_of(job.request.input_tokens);
+            const bool slow = gap > spec.slo.itl_ms;
+            r.missed_ttft += late ? 1 : 0;
+            r.missed_itl += slow ? 1 : 0;
+            if (!late && !slow) {
                 ++r.good;
                 good_tokens += static_cast<double>(job.request.input_tokens) + out;
             }

@@ -200,6 +200,8 @@ Json to_json(const RunResult& r) {
     json.set("failed", r.failed);
     json.set("unfinished", r.unfinished);
     json.set("good", r.good);
+    json.set("missed_ttft", r.missed_ttft);
+    json.set("missed_itl", r.missed_itl);
     json.set("attainment", r.attainment);
     json.set("offered_per_second", r.offered_per_second);
     json.set("goodput_per_second", r.goodput_per_second);

@@ -29,7 +29,8 @@ struct PoolResult {
 struct RunResult {
     std::string policy;
     std::uint64_t arrived = 0, finished = 0, rejected = 0, failed = 0, unfinished = 0;
-    std::uint64_t good = 0;  // finished within the SLO
+    std::uint64_t good = 0;                         // finished within the SLO
+    std::uint64_t missed_ttft = 0, missed_itl = 0;  // of the finished; both may be missed
     double offered_per_second = 0, goodput_per_second = 0;
     double good_tokens_per_second = 0;  // prompt + output tokens of good requests
     double offered_tokens_per_second = 0;
