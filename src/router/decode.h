@@ -7,7 +7,7 @@
 // there. After DeepSeek's decode balancer (equal KV use + request count, open-infra day 6), Llumnix
 // (OSDI'24) for migration.
 //
-// Cost: O(units); a scan of the pool only when the least-loaded rank of every unit lacks KV room.
+// Cost: O(units / 64) through the index; a scan of the pool only when its answer lacks KV room.
 #pragma once
 
 #include "router/policy.h"

@@ -60,8 +60,6 @@ Result<Pick> EncodePolicy::pick(const View& view, Stage stage, const RouteReques
     }
     std::array<std::uint64_t, 2> home_weight{};
     std::array<RankSlot, 2> home{kNoSlot, kNoSlot};
-    View::Least least;
-    const std::uint64_t salt = prng.next();
     for (const UnitId unit : view.units(stage)) {
         for (const RankSlot slot : view.ranks(unit)) {
             if (!view.live(slot)) continue;
@@ -77,11 +75,8 @@ Result<Pick> EncodePolicy::pick(const View& view, Stage stage, const RouteReques
                 home[1] = slot;
             }
         }
-        const auto candidate = least_taker(view, stage, request, unit, salt);
-        if (candidate.slot != kNoSlot && (least.slot == kNoSlot || candidate.score < least.score)) {
-            least = candidate;
-        }
     }
+    const auto least = least_taker(view, stage, request, 0, view.units(stage).size(), prng.next());
     for (const RankSlot slot : home) consider(slot);
     consider(least.slot);
     if (best == kNoSlot) return nobody(view, stage);

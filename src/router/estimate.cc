@@ -27,17 +27,20 @@ bool may_take(const View& view, Stage stage, const RouteRequest& request, RankSl
            view.fits(slot, kv_wanted(request));
 }
 
-View::Least least_taker(const View& view, Stage stage, const RouteRequest& request, UnitId unit,
-                        std::uint64_t salt) {
-    const View::Least least = view.least(unit, salt);
+View::Least least_taker(const View& view, Stage stage, const RouteRequest& request,
+                        std::size_t first, std::size_t last, std::uint64_t salt) {
+    const View::Least least = view.least(stage, first, last, salt);
     if (least.slot == kNoSlot || may_take(view, stage, request, least.slot)) return least;
     View::Least best;
-    const auto ranks = view.ranks(unit);
-    for (std::size_t k = 0; k < ranks.size(); ++k) {
-        const RankSlot slot = ranks[(k + salt) % ranks.size()];
-        if (!may_take(view, stage, request, slot)) continue;
-        const double score = view.score(slot);
-        if (best.slot == kNoSlot || score < best.score) best = {slot, score};
+    const auto units = view.units(stage);
+    for (std::size_t u = first; u < last; ++u) {
+        for (const RankSlot slot : view.ranks(units[u])) {
+            const double score = view.score(slot);
+            if ((best.slot == kNoSlot || score < best.score) &&
+                may_take(view, stage, request, slot)) {
+                best = {slot, score};
+            }
+        }
     }
     return best;
 }

@@ -27,10 +27,10 @@ inline TokenCount kv_wanted(const RouteRequest& request) {
 // May this rank take the request now (open, not excluded, KV room where the stage needs it)?
 bool may_take(const View& view, Stage stage, const RouteRequest& request, RankSlot slot);
 
-// The unit's least-scored rank that may take the request: the index's answer, or a scan of the unit
-// when that one may not.
-View::Least least_taker(const View& view, Stage stage, const RouteRequest& request, UnitId unit,
-                        std::uint64_t salt);
+// The least-scored rank of units [first, last) of the stage that may take the request: the index's
+// answer, or, when that one may not, a scan of them.
+View::Least least_taker(const View& view, Stage stage, const RouteRequest& request,
+                        std::size_t first, std::size_t last, std::uint64_t salt);
 
 // Why nothing was found: kUnavailable when no worker of the stage is ready, else kOverloaded.
 Error nobody(const View& view, Stage stage);

@@ -2,15 +2,17 @@
 // number per call, and says what each move costs.
 //
 // A barrier step costs the maximum of its ranks, so one move from the maximum is worth more than
-// any number elsewhere. The request moved is the one whose load is nearest to half the gap, and
-// only if the maximum of the two falls (Llumnix: 0 < diff_after < diff_before), the gain over the
-// request's expected remaining life exceeds its pause, and the target has KV room.
+// any number elsewhere. The request moved is the one whose load is nearest to half the gap: the
+// pair's maximum must fall by min_gain_ms (Llumnix: 0 < diff_after < diff_before), its KV fit the
+// byte budget and the target's room. How much longer it will run is not asked: tails are heavy, and
+// what has run long runs on.
 //
 // Pure: the view is not changed; the caller moves KV, then View::move(handle, to). O(ranks of the
 // unit + requests on its heaviest rank).
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "router/view.h"
@@ -27,20 +29,17 @@ struct Migration {
     double bytes = 0;        // over the wire: kv_tokens · kv_bytes_per_token
     double transfer_ms = 0;  // copying in the background (pre-copy, Llumnix)
     double pause_ms = 0;     // the request's own stop: the last piece
-    double gain_ms = 0;      // per step of the unit
+    double gain_ms = 0;      // per step, of the pair's maximum
 };
 
 struct MigrationBudget {
     std::uint32_t per_unit = 1;   // per call
     double bytes_per_unit = 4e9;  // per call
     double min_gain_ms = 0.02;    // per step
-    double min_remaining_tokens =
-        32;                     // a request that has used up its reserve to fewer is left alone
-    double pause_fixed_ms = 5;  // stop, last piece, start
-    double max_pause_ms = 200;
+    double pause_fixed_ms = 5;    // stop, last piece, start
 };
 
-// The unit's `in_flight` (charges already being moved) are not picked again.
+// Charges in `in_flight` are being moved already and are not picked.
 std::vector<Migration> plan_migrations(const View& view, const MigrationBudget& budget,
                                        std::span<const std::uint32_t> in_flight = {});
 

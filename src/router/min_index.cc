@@ -32,17 +32,26 @@ float MinIndex::minimum() const {
     return least;
 }
 
-std::size_t MinIndex::least(std::uint64_t salt) const {
-    const float minimum_score = minimum();
-    if (minimum_score == kClosed) return kNone;
-    const std::size_t n = scores_.size();
-    const std::size_t start = salt % n;
-    // [start, end), then [0, start): whole blocks without the minimum are skipped.
-    const auto search = [&](std::size_t first, std::size_t last) {
-        for (std::size_t i = first; i < last;) {
-            if (minima_[i / kBlock] != minimum_score) {
+std::size_t MinIndex::least(std::size_t first, std::size_t last, std::uint64_t salt) const {
+    // Whole blocks by their minima, the ends one by one.
+    float lowest = kClosed;
+    for (std::size_t i = first; i < last;) {
+        if (i % kBlock == 0 && i + kBlock <= last) {
+            lowest = std::min(lowest, minima_[i / kBlock]);
+            i += kBlock;
+        } else {
+            lowest = std::min(lowest, scores_[i]);
+            ++i;
+        }
+    }
+    if (lowest == kClosed) return kNone;
+    const std::size_t start = first + salt % (last - first);
+    // [start, last), then [first, start): blocks that have nothing as low are skipped.
+    const auto search = [&](std::size_t from, std::size_t to) {
+        for (std::size_t i = from; i < to;) {
+            if (minima_[i / kBlock] > lowest) {
                 i = (i / kBlock + 1) * kBlock;
-            } else if (scores_[i] == minimum_score) {
+            } else if (scores_[i] == lowest) {
                 return i;
             } else {
                 ++i;
@@ -50,8 +59,8 @@ std::size_t MinIndex::least(std::uint64_t salt) const {
         }
         return kNone;
     };
-    const std::size_t found = search(start, n);
-    return found != kNone ? found : search(0, start);
+    const std::size_t found = search(start, last);
+    return found != kNone ? found : search(first, start);
 }
 
 }  // namespace nereid::router

@@ -20,7 +20,9 @@ class MinIndex {
     // An entry with the least score, kNone when all are closed. Of equal ones the first at or after
     // salt % n, around the end: random salts spread ties.
     static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
-    std::size_t least(std::uint64_t salt) const;
+    std::size_t least(std::uint64_t salt) const { return least(0, scores_.size(), salt); }
+    // The same of entries [first, last) alone.
+    std::size_t least(std::size_t first, std::size_t last, std::uint64_t salt) const;
     float minimum() const;
 
   private:

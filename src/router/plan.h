@@ -22,7 +22,7 @@ struct PrefixRun {
     PrefixSource source = PrefixSource::kLocal;
     std::uint32_t first = 0;
     std::uint32_t count = 0;
-    RankId from;
+    RankId from = {};
     bool operator==(const PrefixRun&) const = default;
 };
 
@@ -42,13 +42,13 @@ struct Prediction {
 };
 
 struct Plan {
-    std::optional<Placement> encode;
-    std::optional<Placement> prefill;  // of a unified pool: the only placement
-    std::optional<Placement> decode;
+    std::optional<Placement> encode = {};
+    std::optional<Placement> prefill = {};  // of a unified pool: the only placement
+    std::optional<Placement> decode = {};
     std::array<PrefixRun, 2> runs{};  // contiguous from block 0, run_count of them
     std::uint32_t run_count = 0;
     TokenCount cached_tokens = 0;  // prompt tokens that need no computing, by the runs
-    Prediction predicted;
+    Prediction predicted = {};
 };
 
 // What View::apply(plan) returns; each ends on its own (encode when the embedding is there, prefill

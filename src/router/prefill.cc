@@ -51,7 +51,8 @@ struct PrefillPolicy::Search {
                 pick.fetch_from = from[0].slot;
             }
         }
-        const double total = queue + ms * (1 - bonus + (off_bucket ? options.off_bucket : 0));
+        const double total =
+            queue + ms * (1 + options.work_weight - bonus + (off_bucket ? options.off_bucket : 0));
         const bool over = view.load(slot).prefill_ms > options.quota_ms;
         if (best.slot == kNoSlot || (over != best_over ? best_over : total < best_ms)) {
             best = pick;
@@ -70,16 +71,11 @@ Result<Pick> PrefillPolicy::pick(const View& view, Stage stage, const RouteReque
     const std::uint64_t salt = prng.next();
     Search search{view, stage, request, match, options_};
 
-    for (std::uint32_t u = range.first; u < range.last; ++u) {
-        const auto least = least_taker(view, stage, request, units[u], salt);
-        if (least.slot != kNoSlot) search.consider(least.slot, false, 0);
-    }
+    const auto least = least_taker(view, stage, request, range.first, range.last, salt);
+    if (least.slot != kNoSlot) search.consider(least.slot, false, 0);
     const auto in_bucket = [&](RankSlot slot) {
-        const UnitId unit = view.unit(slot);
-        for (std::uint32_t u = range.first; u < range.last; ++u) {
-            if (units[u] == unit) return true;
-        }
-        return false;
+        const std::size_t at = view.position(view.unit(slot));
+        return at >= range.first && at < range.last;
     };
     std::array<Residency::Holder, kMaxHolders> holders{};
     const std::size_t n = view.residency().holders(
@@ -104,10 +100,11 @@ Result<Pick> PrefillPolicy::pick(const View& view, Stage stage, const RouteReque
     const bool full = search.best.slot == kNoSlot || search.best_over ||
                       view.score(search.best.slot) > options_.spill_ms;
     if (full) {
-        for (std::uint32_t u = 0; u < units.size(); ++u) {
-            if (u >= range.first && u < range.last) continue;
-            const auto least = least_taker(view, stage, request, units[u], salt);
-            if (least.slot != kNoSlot) search.consider(least.slot, true, 0);
+        const std::array<std::pair<std::size_t, std::size_t>, 2> outside{
+            {{0, range.first}, {range.last, units.size()}}};
+        for (const auto& [first, last] : outside) {
+            const auto other = least_taker(view, stage, request, first, last, salt);
+            if (other.slot != kNoSlot) search.consider(other.slot, true, 0);
         }
     }
     if (search.best.slot == kNoSlot) return nobody(view, stage);

@@ -1,14 +1,12 @@
 // The prefill balancer: least predicted time to first token within the prompt's length bucket,
 // everything in milliseconds.
 //
-//   score(rank) = outstanding_ms(rank) / speed
-//               + min over sources of [ fetch_ms(d) + prefill_ms(prompt - d, d) ] / speed
-//               + off_bucket part of the request's own cost, when the rank's unit is not the
-//               bucket's
+//   score(rank) = outstanding_ms(rank) / speed + own · (1 + work_weight [+ off_bucket])
+//   own         = min over sources of fetch_ms(d) + prefill_ms(prompt - d, d), / speed
 //
 // where d is what the rank holds itself (fetch 0) or the longest prefix that any rank holds
 // (Mooncake Conductor's TTFT rule [FAST'25], DeepSeek's core-attention + tokens load). Candidates:
-// the least-loaded rank of each unit of the bucket; up to `holders` ranks that hold the longest
+// the least-loaded rank of the bucket's units; up to `holders` ranks that hold the longest
 // prefixes, wherever they are; and the second home of the prompt's hot prefix (DualMap, ICLR'26:
 // two hashes of the prefix), which wins a near tie so that a prefix outgrowing one rank gets two
 // homes and not n. No rank over its quota is taken while another candidate is under it: `quota_ms`
@@ -18,7 +16,7 @@
 // One bucket and no fetch make it "least-cost"; on a unified pool ("unified-cost") the score is
 // outstanding prefill plus decode work, and KV room is checked as for decode.
 //
-// Cost: O(units of the bucket + holders), no allocation; under 2 us at 1,000 units of 8 ranks.
+// Cost: O(units of the bucket / 64 + holders), no allocation; figures in README.
 #pragma once
 
 #include "router/buckets.h"
@@ -29,6 +27,8 @@ namespace nereid::router {
 struct PrefillOptions {
     BucketOptions buckets;
     std::uint32_t holders = 16;
+    double work_weight =
+        0.5;  // of the own cost beyond the own wait: what later requests wait for it
     double off_bucket = 0.10;  // part of the own cost added outside the bucket
     double spill_ms = 500;     // a bucket's best this much worse than the best anywhere loses it
     double second_home_slack = 0.10;  // of own cost: how near a tie the second home wins

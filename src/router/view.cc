@@ -5,11 +5,11 @@
 
 #include "base/check.h"
 #include "base/hash.h"
+#include "router/view_state.h"
 
 namespace nereid::router {
 namespace {
 
-double in_seconds(TimePoint t) { return to_seconds(t.since_origin); }
 Duration from_ms(double ms) { return Duration(static_cast<std::int64_t>(ms * 1e6)); }
 
 }  // namespace
@@ -41,73 +41,6 @@ void View::Sums::add(const Sums& o, double sign) {
     reserve_tokens += sign * o.reserve_tokens;
 }
 
-// A charge of ours; `charge` holds what is left of it.
-struct View::Slot {
-    Charge charge;
-    std::uint32_t generation = 0;
-    bool active = false;
-    std::uint32_t newer = kNoSlot;  // in its rank's list; of a free slot: the next free one
-    std::uint32_t older = kNoSlot;
-    TimePoint placed_at;  // on this rank
-    TimePoint begins_at;  // placed_at + starts_in
-    double anchor_s = 0;  // when charge.kv_tokens was right
-    TokenCount produced = 0;
-    TokenCount prefill_tokens = 0;  // at the start
-    double prefill_ms = 0;
-};
-
-struct View::Rank {
-    bool used = false;  // false: free, or waiting for its last charge to end
-    RankId id;
-    UnitId unit;
-    std::uint32_t position = 0;  // in its unit
-    Stage stage = Stage::kUnified;
-    TokenCount kv_capacity = 0;
-    double growth_per_s = 0;  // tokens a request gains per second, of the last report
-    TimePoint busy_until{Duration::min()};
-    Sums own;
-    Sums peers;     // sum of the live digests
-    Sums reported;  // last report minus what was ours then
-    TimePoint reported_at{Duration::min()};
-    std::uint64_t placed = 0;
-    std::uint32_t live_charges = 0;
-    std::uint32_t newest = kNoSlot;
-    std::uint32_t oldest = kNoSlot;
-    // Charges that ended less than sample_age ago: a report may be older than their end.
-    struct Ended {
-        TimePoint begins_at;
-        TimePoint ended_at;
-        Sums sums;
-    };
-    std::vector<Ended> ended;
-    Sums total;  // at the last rescore; kv_tokens includes growth
-    double promised_tokens = 0;
-    float score = MinIndex::kClosed;
-};
-
-struct View::Worker {
-    WorkerSpec spec;
-    std::uint64_t key = 0;
-    WorkerState state = WorkerState::kRemoved;
-    TimePoint ready_since{};
-    bool indexed = false;
-    std::vector<RankSlot> slots;
-};
-
-struct View::Unit {
-    Stage stage = Stage::kUnified;
-    bool of_one_worker = false;  // made for it, and goes with it
-    std::vector<RankSlot> slots;
-    MinIndex scores;
-};
-
-struct View::Peer {
-    GatewayId id;
-    std::uint64_t sequence = 0;
-    TimePoint sampled_at{};
-    std::vector<DigestEntry> entries;
-};
-
 View::View(const ViewOptions& options)
     : options_(options), residency_(options.residency), link_(std::make_shared<ChargeBook*>(this)) {
     CHECK(options.busy_lease <= Duration(1s));
@@ -122,8 +55,12 @@ std::size_t View::slots() const { return ranks_.size(); }
 
 UnitId View::add_unit(Stage stage) {
     const UnitId id{units_.size()};
-    units_.emplace_back().stage = stage;
-    stage_units_[static_cast<std::size_t>(stage)].push_back(id);
+    Pool& pool = pools_[static_cast<std::size_t>(stage)];
+    Unit& unit = units_.emplace_back();
+    unit.stage = stage;
+    unit.position = pool.units.size();
+    pool.units.push_back(id);
+    pool.minima.resize(pool.units.size());
     return id;
 }
 
@@ -197,9 +134,20 @@ void View::leave_unit(Rank& rank) {
     unit.scores.set(rank.position, ranks_[last].score);
     unit.slots.pop_back();
     unit.scores.resize(unit.slots.size());
-    if (unit.slots.empty() && unit.of_one_worker) {
-        std::erase(stage_units_[static_cast<std::size_t>(unit.stage)], rank.unit);
+    set_score(unit);
+    if (!unit.slots.empty() || !unit.of_one_worker) return;
+    Pool& pool = pools_[static_cast<std::size_t>(unit.stage)];
+    pool.units.erase(pool.units.begin() + static_cast<std::ptrdiff_t>(unit.position));
+    for (std::size_t i = 0; i < pool.units.size(); ++i) {
+        Unit& other = units_[pool.units[i].value];
+        other.position = i;
+        pool.minima.set(i, other.scores.minimum());
     }
+    pool.minima.resize(pool.units.size());
+}
+
+void View::set_score(const Unit& unit) {
+    pools_[static_cast<std::size_t>(unit.stage)].minima.set(unit.position, unit.scores.minimum());
 }
 
 bool View::set_state(WorkerId id, WorkerState state, TimePoint now) {
@@ -442,191 +390,6 @@ void View::decode_charges(RankSlot slot, std::vector<LiveCharge>& out) const {
     }
 }
 
-// ---------------------------------------------------------------- what engines and others say
-
-View::Rank* View::find(RankId rank) {
-    const RankSlot s = slot(rank);
-    return s == kNoSlot ? nullptr : &ranks_[s];
-}
-
-// Prefill that the engine no longer has is taken off our oldest charges, first come first served.
-void View::drain_to(Rank& rank, double reported_tokens, TimePoint sampled_at) {
-    double ours = 0;
-    for (std::uint32_t i = rank.oldest; i != kNoSlot; i = charges_[i].newer) {
-        if (charges_[i].begins_at <= sampled_at) ours += charges_[i].charge.prefill_tokens;
-    }
-    for (std::uint32_t i = rank.oldest; i != kNoSlot && ours > reported_tokens;
-         i = charges_[i].newer) {
-        Slot& c = charges_[i];
-        if (c.begins_at > sampled_at || c.charge.prefill_tokens == 0) continue;
-        const double left = c.charge.prefill_tokens;
-        const double drained = std::min(left, std::floor(ours - reported_tokens));
-        if (drained < 1) break;
-        rank.own.add(sums_of(c), -1);
-        c.charge.prefill_ms *= (left - drained) / left;
-        c.charge.prefill_tokens -= static_cast<TokenCount>(drained);
-        rank.own.add(sums_of(c), 1);
-        ours -= drained;
-    }
-}
-
-// What was ours when it was sampled: begun before, not ended before.
-View::Sums View::ours_at(const Rank& rank, TimePoint sampled_at) const {
-    Sums ours;
-    for (std::uint32_t i = rank.oldest; i != kNoSlot; i = charges_[i].newer) {
-        if (charges_[i].begins_at <= sampled_at) ours.add(sums_of(charges_[i]), 1);
-    }
-    for (const Rank::Ended& e : rank.ended) {
-        if (e.begins_at <= sampled_at && e.ended_at > sampled_at) ours.add(e.sums, 1);
-    }
-    return ours;
-}
-
-void View::report(RankId id, const model::Load& load, TimePoint sampled_at, TimePoint now) {
-    advance(now);
-    Rank* rank = find(id);
-    if (rank == nullptr || sampled_at <= rank->reported_at || sampled_at > now ||
-        sampled_at + options_.sample_age < now) {
-        ++stats_.reports_ignored;
-        return;
-    }
-    ++stats_.reports;
-    const bool grows = rank->stage == Stage::kDecode || rank->stage == Stage::kUnified;
-    if (grows && load.last_step > Duration(0)) {
-        rank->growth_per_s = 1.0 / to_seconds(load.last_step);
-    }
-    drain_to(*rank, load.waiting_uncached_tokens, sampled_at);
-    const Sums ours = ours_at(*rank, sampled_at);
-    const double at_s = in_seconds(sampled_at);
-    const double ours_kv = ours.kv_tokens + std::max(0.0, ours.requests * at_s - ours.kv_anchor_s) *
-                                                rank->growth_per_s;
-    Sums foreign;
-    foreign.requests =
-        std::max(0.0, static_cast<double>(load.running) + load.waiting - ours.requests);
-    foreign.kv_tokens = foreign.requests > 0 ? std::max(0.0, load.kv_used_tokens - ours_kv) : 0.0;
-    foreign.kv_anchor_s = foreign.requests * at_s;
-    foreign.prefill_tokens = std::max(0.0, load.waiting_uncached_tokens - ours.prefill_tokens);
-    const PrefillCost& cost = cost_[static_cast<std::size_t>(rank->stage)].prefill;
-    foreign.prefill_ms = foreign.prefill_tokens * cost.per_token_ms;
-    rank->reported = foreign;
-    rank->reported_at = sampled_at;
-    rescore(slot(id));
-}
-
-void View::stored(RankId id, BlockHash parent, std::span<const BlockHash> blocks, TimePoint now) {
-    advance(now);
-    const RankSlot s = slot(id);
-    if (s == kNoSlot || !workers_[id.worker.value].indexed) {
-        ++stats_.events_ignored;
-        return;
-    }
-    residency_.store(s, parent, blocks);
-}
-
-void View::removed(RankId id, std::span<const BlockHash> blocks, TimePoint now) {
-    advance(now);
-    const RankSlot s = slot(id);
-    if (s == kNoSlot || !workers_[id.worker.value].indexed) {
-        ++stats_.events_ignored;
-        return;
-    }
-    residency_.remove(s, blocks);
-}
-
-void View::cleared(RankId id, TimePoint now) {
-    advance(now);
-    const RankSlot s = slot(id);
-    if (s == kNoSlot || !workers_[id.worker.value].indexed) {
-        ++stats_.events_ignored;
-        return;
-    }
-    residency_.clear_rank(s);
-}
-
-void View::expect(const Plan& plan, std::span<const BlockHash> blocks, TimePoint now) {
-    advance(now);
-    if (!plan.prefill) return;
-    const RankSlot s = slot(plan.prefill->rank);
-    if (s == kNoSlot || !workers_[plan.prefill->rank.worker.value].indexed) return;
-    residency_.expect(s, blocks, now);
-}
-
-void View::mark_busy(RankSlot slot, TimePoint now) {
-    advance(now);
-    if (slot >= ranks_.size() || !ranks_[slot].used) return;
-    Rank& rank = ranks_[slot];
-    if (rank.busy_until <= now_) busy_.push_back(slot);
-    rank.busy_until = now_ + options_.busy_lease;
-    next_busy_end_ = std::min(next_busy_end_, rank.busy_until);
-    ++stats_.busy_marks;
-    rescore(slot);
-}
-
-Digest View::digest(TimePoint now) {
-    advance(now);
-    Digest digest{.from = options_.self, .sequence = ++digest_sequence_, .entries = {}};
-    const double now_s = in_seconds(now_);
-    for (const Rank& rank : ranks_) {
-        if (!rank.used || rank.live_charges == 0) continue;
-        const double grown =
-            std::max(0.0, rank.own.requests * now_s - rank.own.kv_anchor_s) * rank.growth_per_s;
-        digest.entries.push_back({.worker_key = workers_[rank.id.worker.value].key,
-                                  .rank = rank.id.rank,
-                                  .prefill_ms = static_cast<float>(rank.own.prefill_ms),
-                                  .prefill_tokens = static_cast<float>(rank.own.prefill_tokens),
-                                  .encode_ms = static_cast<float>(rank.own.encode_ms),
-                                  .requests = static_cast<std::uint32_t>(rank.own.requests + 0.5),
-                                  .kv_tokens = rank.own.kv_tokens + grown,
-                                  .reserve_tokens = rank.own.reserve_tokens});
-    }
-    return digest;
-}
-
-void View::fold(const Digest& digest, TimePoint sampled_at, TimePoint now) {
-    advance(now);
-    if (digest.from == options_.self || sampled_at > now || sampled_at + options_.peer_ttl < now) {
-        ++stats_.digests_ignored;
-        return;
-    }
-    auto peer = std::find_if(peers_.begin(), peers_.end(),
-                             [&](const Peer& p) { return p.id == digest.from; });
-    if (peer == peers_.end()) {
-        peer = peers_.insert(peers_.end(), Peer{.id = digest.from, .entries = {}});
-    } else if (digest.sequence <= peer->sequence) {
-        ++stats_.digests_ignored;
-        return;
-    }
-    ++stats_.digests;
-    peer->sequence = digest.sequence;
-    peer->sampled_at = sampled_at;
-    peer->entries = digest.entries;
-    refresh_peers();
-    rescore_all();
-}
-
-// Sums are taken anew, so that nothing accumulates rounding.
-void View::refresh_peers() {
-    for (Rank& rank : ranks_) rank.peers = {};
-    for (const Peer& peer : peers_) {
-        const double at_s = in_seconds(peer.sampled_at);
-        for (const DigestEntry& e : peer.entries) {
-            const auto worker = by_key_.find(e.worker_key);
-            if (worker == by_key_.end()) continue;
-            const RankSlot s = slot({worker->second, e.rank});
-            if (s == kNoSlot) continue;
-            ranks_[s].peers.add({.prefill_ms = e.prefill_ms,
-                                 .prefill_tokens = e.prefill_tokens,
-                                 .encode_ms = e.encode_ms,
-                                 .requests = static_cast<double>(e.requests),
-                                 .kv_tokens = e.kv_tokens,
-                                 .kv_anchor_s = e.requests * at_s,
-                                 .reserve_tokens = e.reserve_tokens},
-                                1);
-        }
-    }
-    stats_.live_peers = static_cast<std::uint32_t>(peers_.size());
-}
-
 // ---------------------------------------------------------------- time
 
 void View::advance(TimePoint now) {
@@ -659,6 +422,12 @@ void View::tick(TimePoint now) {
         stats_.peers_expired += before - peers_.size();
         refresh_peers();
     }
+    for (Rank& rank : ranks_) {
+        const bool silent = rank.used && rank.reported_at > TimePoint{Duration::min()} &&
+                            rank.reported_at + options_.report_ttl < now_;
+        if (silent && !rank.silent) ++stats_.reports_expired;
+        rank.silent = silent;
+    }
     rescore_all();
 }
 
@@ -681,7 +450,8 @@ void View::rescore(RankSlot slot) {
     Sums total = rank.own;
     TimePoint peers_at = TimePoint::never();
     for (const Peer& peer : peers_) peers_at = std::min(peers_at, peer.sampled_at);
-    const bool has_report = rank.reported_at + options_.report_ttl >= now_;
+    const bool has_report = rank.reported_at > TimePoint{Duration::min()} &&
+                            rank.reported_at + options_.report_ttl >= now_;
     const bool by_peers = !peers_.empty() && (!has_report || peers_at >= rank.reported_at);
     if (by_peers) {
         total.add(rank.peers, 1);
@@ -726,7 +496,9 @@ void View::rescore(RankSlot slot) {
         }
         rank.score = static_cast<float>(ms / (worker.spec.speed * slow_start_share(worker)));
     }
-    units_[rank.unit.value].scores.set(rank.position, rank.score);
+    Unit& unit = units_[rank.unit.value];
+    unit.scores.set(rank.position, rank.score);
+    set_score(unit);
 }
 
 // ---------------------------------------------------------------- reading
@@ -775,7 +547,7 @@ bool View::excluded(RankSlot slot, std::span<const WorkerId> workers) const {
 }
 
 std::span<const UnitId> View::units(Stage stage) const {
-    return stage_units_[static_cast<std::size_t>(stage)];
+    return pools_[static_cast<std::size_t>(stage)].units;
 }
 std::span<const RankSlot> View::ranks(UnitId unit) const { return units_[unit.value].slots; }
 
@@ -786,6 +558,16 @@ View::Least View::least(UnitId id, std::uint64_t salt) const {
     if (at == MinIndex::kNone) return {};
     return {.slot = unit.slots[at], .score = unit.scores.get(at)};
 }
+
+View::Least View::least(Stage stage, std::size_t first, std::size_t last,
+                        std::uint64_t salt) const {
+    const Pool& pool = pools_[static_cast<std::size_t>(stage)];
+    if (first >= last || last > pool.units.size()) return {};
+    const std::size_t at = pool.minima.least(first, last, salt);
+    return at == MinIndex::kNone ? Least{} : least(pool.units[at], salt);
+}
+
+std::size_t View::position(UnitId unit) const { return units_[unit.value].position; }
 
 double View::balance(UnitId id) const {
     double sum = 0;

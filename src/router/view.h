@@ -53,7 +53,7 @@ struct WorkerSpec {
     std::string name;         // the same at every gateway: digests name workers by its hash
     std::uint64_t epoch = 0;  // of this life of the engine: a restart is another worker
     Stage stage = Stage::kUnified;
-    std::optional<UnitId> unit;  // none: a unit of its own
+    std::optional<UnitId> unit = {};  // none: a unit of its own
     std::uint32_t ranks = 1;
     TokenCount kv_capacity_tokens = 0;  // per rank; 0 = unknown: no reserve check
     TokenCount block_tokens = 0;        // of its prefix events; 0 = it sends none
@@ -62,7 +62,7 @@ struct WorkerSpec {
 
 struct ViewOptions {
     GatewayId self{1};
-    CostModel cost;
+    CostModel cost = {};
     TokenCount block_tokens =
         128;  // of chains in requests; a worker with another size has no index (R19)
     Duration slow_start = 10s;       // 0 = none
@@ -74,7 +74,7 @@ struct ViewOptions {
     Duration rescore_every = 100ms;  // tick's sweep over all ranks
     double unified_steps = 64;       // a unified rank's decode load counts as so many steps of work
     bool echo = true;
-    Residency::Options residency;
+    Residency::Options residency = {};
 };
 
 // Everything the view believes of one rank at the last tick.
@@ -101,8 +101,8 @@ struct DigestEntry {
 };
 struct Digest {
     GatewayId from;
-    std::uint64_t sequence = 0;        // an older one than the last is ignored
-    std::vector<DigestEntry> entries;  // ranks with any charge, in order of slots
+    std::uint64_t sequence = 0;             // an older one than the last is ignored
+    std::vector<DigestEntry> entries = {};  // ranks with any charge, in order of slots
 };
 std::uint64_t worker_key(std::string_view name, std::uint64_t epoch);
 
@@ -110,6 +110,7 @@ struct ViewStats {
     std::uint64_t applied = 0, released = 0, moved = 0;
     std::uint64_t live_charges = 0;
     std::uint64_t reports = 0, reports_ignored = 0;  // unknown rank, or older than the last
+    std::uint64_t reports_expired = 0;               // ranks whose load source has gone silent (R8)
     std::uint64_t digests = 0, digests_ignored = 0, peers_expired = 0;
     std::uint64_t events_ignored = 0;      // of unknown ranks
     std::uint64_t profile_mismatches = 0;  // workers whose block size is not the view's
@@ -204,6 +205,9 @@ class View final : public ChargeBook {
         double score = 0;
     };
     Least least(UnitId unit, std::uint64_t salt) const;
+    // The same over units [first, last) of units(stage).
+    Least least(Stage stage, std::size_t first, std::size_t last, std::uint64_t salt) const;
+    std::size_t position(UnitId unit) const;  // in units(its stage)
 
     // Our charges on a rank, oldest first (for migration).
     struct LiveCharge {
@@ -241,6 +245,7 @@ class View final : public ChargeBook {
     void take_place(WorkerId worker, std::uint32_t rank, UnitId unit);
     void enter_unit(RankSlot slot, UnitId unit);
     void leave_unit(Rank& rank);
+    void set_score(const Unit& unit);
     void forget_rank(RankSlot slot);
     void rescore(RankSlot slot);
     void rescore_all();
@@ -256,7 +261,11 @@ class View final : public ChargeBook {
     std::vector<RankSlot> free_slots_;
     std::vector<Worker> workers_;  // by WorkerId
     std::vector<Unit> units_;
-    std::array<std::vector<UnitId>, kStages> stage_units_;
+    struct Pool {
+        std::vector<UnitId> units;
+        MinIndex minima;  // of the units' scores, in that order
+    };
+    std::array<Pool, kStages> pools_;
     std::vector<Slot> charges_;
     std::uint32_t free_charge_ = kNoSlot;
     std::vector<Peer> peers_;  // few; in order of first contact

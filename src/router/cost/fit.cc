@@ -6,10 +6,10 @@
 namespace nereid::router {
 namespace {
 
-constexpr double kStartVariance =
-    10.0;                             // of scaled parameters: the initial ones are soon outweighed
-constexpr double kMaxVariance = 1e4;  // wind-up bound
-constexpr std::uint64_t kRelearnAfter = 64;  // outliers in a row mean that the world has changed
+// Of scaled parameters: the initial ones weigh next to nothing.
+constexpr double kStartVariance = 1e6;
+constexpr double kMaxVariance = 1e8;         // wind-up bound
+constexpr std::uint64_t kRelearnAfter = 64;  // outliers in a row: the world has changed
 
 LinearFit<3>::Options prefill_options(const PrefillCost& c) {
     return {.initial = {c.fixed_ms, c.per_token_ms, c.per_token_context_ms},
@@ -52,18 +52,23 @@ bool LinearFit<N>::observe(const Vector& x, double observed_ms) {
                           observed_ms * options_.outlier_ratio < predicted);
     if (!sane || outlier) {
         ++dropped_;
-        if (outlier) ++dropped_in_row_;
+        // So many in a row are no outliers: what was learnt is forgotten, not unlearnt slowly.
+        if (outlier && ++dropped_in_row_ == kRelearnAfter) {
+            for (std::size_t i = 0; i < N; ++i) {
+                p_[i] = {};
+                p_[i][i] = kStartVariance;
+            }
+        }
         return false;
     }
     if (!(accepted_ >= options_.warm_up && dropped_in_row_ >= kRelearnAfter)) dropped_in_row_ = 0;
-    // Observations are weighted by 1 / predicted, so that a long prefill does not drown short ones.
-    const double weight = 1.0 / std::max(predicted, 1e-3);
+    // Relative errors count, so that a long prefill does not drown short ones.
+    const double weight = 1.0 / observed_ms;
     Vector z{};
-    double target = observed_ms * weight;
     for (std::size_t i = 0; i < N; ++i) z[i] = x[i] / options_.scale[i] * weight;
     Vector pz{};
     double denominator = options_.forgetting;
-    double error = target;
+    double error = 1.0;
     for (std::size_t i = 0; i < N; ++i) {
         for (std::size_t j = 0; j < N; ++j) pz[i] += p_[i][j] * z[j];
         denominator += z[i] * pz[i];

@@ -35,10 +35,12 @@ using EngineHash = std::uint64_t;
 
 struct BlockStored {
     std::vector<EngineHash> blocks;
-    std::optional<EngineHash> parent;
-    std::vector<TokenId> tokens;  // blocks.size() · block_size, or empty
+    std::optional<EngineHash> parent = {};
+    std::vector<TokenId> tokens = {};  // blocks.size() · block_size, or empty
     TokenCount block_size = 0;
-    std::string extra;  // canonical bytes of lora name and extra_keys, "" = none
+    std::string lora = {};  // name or number of the adapter, "" = none
+    std::vector<std::string> extra =
+        {};  // per block: msgpack of its extra keys (salt, images); or empty
 };
 struct BlockRemoved {
     std::vector<EngineHash> blocks;
@@ -63,30 +65,37 @@ std::string encode_replay_request(std::uint64_t start);
 // The last reply of a replay has sequence ff·8 and an empty payload.
 inline constexpr std::uint64_t kReplayEnd = ~0ull;
 
-// Sequence numbers of one endpoint in one engine life (R20).
+// Sequence numbers of one endpoint (R20). A gap is filled by replay; what replay cannot fill, or an
+// engine that began again, makes all that was known of the rank invalid.
 class EventSequence {
   public:
+    enum class Source : std::uint8_t { kLive, kReplay };
     enum class Verdict : std::uint8_t {
-        kApply,   // the next one
+        kApply,
         kRepeat,  // seen before: ignore
-        kGap,     // some are missing: hold this one, ask for replay from `missing_from`
-        kReset,   // the engine began again at 0, or replay cannot mend it: clear the rank, then
-                  // apply
+        kGap,     // some are missing: drop it, ask for replay from missing_from()
     };
-    Verdict observe(std::uint64_t sequence);
-    // A replay was asked for and ended; the sequence it reached is what observe saw. If the gap is
-    // still there, the next observe says kReset.
-    void replay_ended();
+    struct Decision {
+        Verdict verdict = Verdict::kApply;
+        bool clear_first = false;  // forget what the rank held, before anything else
+    };
+    Decision observe(std::uint64_t sequence, Source source);
+    // The replay that was asked for is over. True: messages came in meanwhile and another one is
+    // wanted.
+    bool replay_ended();
     std::uint64_t missing_from() const { return next_; }
     bool replaying() const { return replaying_; }
     std::uint64_t gaps() const { return gaps_; }
     std::uint64_t resets() const { return resets_; }
 
   private:
-    bool started_ = false;
+    bool has_live_ = false;
+    bool known_ = false;  // something was applied since the last clear
     bool replaying_ = false;
-    bool broken_ = false;
-    std::uint64_t next_ = 0;
+    bool broken_ = false;  // replay did not help
+    std::uint64_t last_live_ = 0;
+    std::uint64_t next_ = 0;  // wanted next
+    std::uint64_t replay_from_ = 0;
     std::uint64_t gaps_ = 0;
     std::uint64_t resets_ = 0;
 };
