@@ -172,7 +172,7 @@ std::string Page::finish() const {
     std::string out = fmt::format(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
-        "'unsafe-inline'\">\n"
+        "'unsafe-inline'; img-src data:\">\n"
         "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n"
         "<title>{0}</title><style>{1}</style></head>\n<body><main>\n<h1>{0}</h1>\n",
         escape_html(title_), kStyle);
