@@ -30,9 +30,9 @@ def say(text):
     print(text, file=sys.stderr, flush=True)
 
 
-def peers():
-    """Paths of the competitors, installed by `./dev peers`: {'LLAMA_SERVER': ..., ...}."""
-    out = subprocess.run([str(ROOT / "dev"), "peers"], check=True, stdout=subprocess.PIPE, text=True).stdout
+def peers(which=""):
+    """Paths of the competitors, installed by `./dev peers [WHICH]`: {'LLAMA_SERVER': ..., ...}."""
+    out = subprocess.run([str(ROOT / "dev"), "peers", *which.split()], check=True, stdout=subprocess.PIPE, text=True).stdout
     return dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
 
 

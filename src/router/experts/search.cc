@@ -114,42 +114,48 @@ void Search::consider(Move& best, Move candidate, double now) const {
 }
 
 void Search::find_swaps(std::uint32_t hi, Move& best) const {
-    const auto a = rank(hi);
-    const double now = load_[hi];
+    // The lightest rank first: what it allows rules most others out.
+    const auto lightest =
+        static_cast<std::uint32_t>(std::ranges::min_element(load_) - load_.begin());
+    if (lightest != hi) find_swap(hi, lightest, best);
     for (std::uint32_t g = 0; g < ranks_; ++g) {
-        const double gap = now - load_[g];
-        if (g == hi || gap <= 0) continue;
-        if (budget_ == kNoLimit && best.kind != Move::Kind::kNone &&
-            (now + load_[g]) / 2 >= best.largest)
-            continue;
-        // The best difference is half the gap: for each item of hi, its neighbours in g around
-        // (its part - half the gap). Both ranks are sorted, so the place only moves up.
-        const auto b = rank(g);
-        Move pair{.rank = g, .kind = Move::Kind::kSwap};
-        std::size_t j = 0;
-        for (std::size_t i = 0; i < a.size(); ++i) {
-            const double wanted = part_[a[i]] - gap / 2;
-            while (j < b.size() && part_[b[j]] < wanted) ++j;
-            for (std::size_t c = j == 0 ? 0 : j - 1; c <= j && c < b.size(); ++c) {
-                const double d = part_[a[i]] - part_[b[c]];
-                if (d <= 0) continue;
-                const double after = std::max(now - d, load_[g] + d);
-                if (after >= pair.largest) continue;
-                pair.largest = after;
-                pair.hi_place = static_cast<std::uint32_t>(i);
-                pair.place = static_cast<std::uint32_t>(c);
-            }
-        }
-        if (!(pair.largest < now)) continue;
-        if (budget_ != kNoLimit) {
-            const Item x = a[pair.hi_place];
-            const Item y = b[pair.place];
-            const double d = part_[x] - part_[y];
-            pair.cost = cost_of(hi, y, x) + cost_of(g, x, y);
-            pair.gain = above(now) + above(load_[g]) - above(now - d) - above(load_[g] + d);
-        }
-        consider(best, pair, now);
+        if (g != hi && g != lightest) find_swap(hi, g, best);
     }
+}
+
+void Search::find_swap(std::uint32_t hi, std::uint32_t g, Move& best) const {
+    const double now = load_[hi];
+    const double gap = now - load_[g];
+    if (gap <= 0) return;
+    if (budget_ == kNoLimit && (now + load_[g]) / 2 >= best.largest) return;
+    // The best difference is half the gap: for each item of hi, its neighbours in g around (its
+    // part - half the gap). Both ranks are sorted, so the place only moves up.
+    const auto a = rank(hi);
+    const auto b = rank(g);
+    Move pair{.rank = g, .kind = Move::Kind::kSwap};
+    std::size_t j = 0;
+    for (std::size_t i = 0; i < a.size(); ++i) {
+        const double wanted = part_[a[i]] - gap / 2;
+        while (j < b.size() && part_[b[j]] < wanted) ++j;
+        for (std::size_t c = j == 0 ? 0 : j - 1; c <= j && c < b.size(); ++c) {
+            const double d = part_[a[i]] - part_[b[c]];
+            if (d <= 0) continue;
+            const double after = std::max(now - d, load_[g] + d);
+            if (after >= pair.largest) continue;
+            pair.largest = after;
+            pair.hi_place = static_cast<std::uint32_t>(i);
+            pair.place = static_cast<std::uint32_t>(c);
+        }
+    }
+    if (!(pair.largest < now)) return;
+    if (budget_ != kNoLimit) {
+        const Item x = a[pair.hi_place];
+        const Item y = b[pair.place];
+        const double d = part_[x] - part_[y];
+        pair.cost = cost_of(hi, y, x) + cost_of(g, x, y);
+        pair.gain = above(now) + above(load_[g]) - above(now - d) - above(load_[g] + d);
+    }
+    consider(best, pair, now);
 }
 
 // Fills in the largest load among the ranks touched, and hi, if the slot (rank, place) became a

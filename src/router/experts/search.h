@@ -68,6 +68,7 @@ class Search {
     }
     std::uint32_t most_loaded() const;
     void find_swaps(std::uint32_t hi, Move& best) const;
+    void find_swap(std::uint32_t hi, std::uint32_t g, Move& best) const;
     void find_replicas(std::uint32_t hi, Move& best) const;
     void after_replica(std::uint32_t hi, double limit, Move& move) const;
     double above(double load) const { return load > aim_ ? load - aim_ : 0; }

@@ -23,7 +23,7 @@ class Solver {
   public:
     // Refinement ends when the largest rank load is within `tolerance` of its lower bound.
     explicit Solver(const Shape& shape,
-                    double tolerance = 2e-4);  // precondition: validate(shape).ok()
+                    double tolerance = 5e-4);  // precondition: validate(shape).ok()
     void solve(std::span<const float> load, Method method, std::span<ExpertId> slots);
     Placement solve(const Loads& loads, Method method);  // precondition: loads.experts == experts
 
