@@ -1,0 +1,48 @@
+"""Schemas that may go to xgrammar, and the images' sizes that LLMEngine wants."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from nereid_deepinfer.image_size import image_size
+from nereid_deepinfer.schema import PASSED_BY_XGRAMMAR, REFUSED, schema_fault
+
+
+def test_ordinary_schemas_pass() -> None:
+    assert schema_fault(True) is None
+    assert schema_fault({"type": "object", "properties": {"a": {"type": "integer", "minimum": 0}, "b": {"$ref": "#/$defs/x"}},
+                         "required": ["a"], "additionalProperties": False, "$defs": {"x": {"enum": ["y", 1, None]}},
+                         "description": "d"}) is None
+    assert schema_fault({"anyOf": [{"type": "string", "pattern": "^a+$"}, {"type": "array", "items": {"type": "number"}, "maxItems": 3}]}) is None
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED | PASSED_BY_XGRAMMAR))
+def test_keywords_that_are_not_enforced_are_refused_with_their_path(name: str) -> None:
+    fault = schema_fault({"type": "object", "properties": {"a": {"items": {name: {}}}}})
+    assert fault is not None and name in fault and "/properties/a/items" in fault
+
+
+@pytest.mark.parametrize("bad", [1, "x", None, [], {"items": 3}, {"anyOf": []}, {"properties": []}, {"nonsense": 1},
+                                 {"$ref": "http://elsewhere/schema"}])
+def test_what_is_no_schema(bad: object) -> None:
+    assert schema_fault(bad) is not None
+
+
+def test_deep_nesting_ends() -> None:
+    schema: object = {}
+    for _ in range(2000):
+        schema = {"items": schema}
+    assert "nested" in str(schema_fault(schema))
+
+
+def test_sizes_of_images() -> None:
+    assert image_size(b"\x89PNG\r\n\x1a\n" + bytes(8) + struct.pack(">II", 640, 480) + bytes(16)) == (640, 480)
+    assert image_size(b"GIF89a" + struct.pack("<HH", 3, 4)) == (3, 4)
+    jpeg = b"\xff\xd8\xff\xe0\x00\x10" + bytes(14) + b"\xff\xc0\x00\x11\x08" + struct.pack(">HH", 480, 640) + bytes(20)
+    assert image_size(jpeg) == (640, 480)
+    assert image_size(b"RIFF" + bytes(4) + b"WEBPVP8X" + bytes(8) + (99).to_bytes(3, "little") + (49).to_bytes(3, "little")) == (100, 50)
+    for data in (b"", b"\x89PNG\r\n\x1a\n", jpeg[:24] + bytes(10), b"\xff\xd8" + b"\xff" * 60, b"BM" + bytes(60), bytes(100),
+                 b"GIF89a" + struct.pack("<HH", 0, 4)):
+        assert image_size(data) is None
