@@ -40,6 +40,10 @@ void bind_pool(io::ConfigBinder& b, std::string_view name, Scenario::Pool& p) {
                    "always"});
     b.knob(prefix + "vote_any", p.vote_any,
            {.unit = "steps", .min = 0, .max = 1e6, .doc = "the same when any rank has some"});
+    b.knob(prefix + "burst_factor", p.burst_factor,
+           {.min = 1,
+            .max = 100,
+            .doc = "unified: the cost budget grows by this while more wait than decode"});
 }
 
 UnitSpec unit_of(const Scenario::Pool& p, double imbalance) {
@@ -51,6 +55,7 @@ UnitSpec unit_of(const Scenario::Pool& p, double imbalance) {
     u.max_running = static_cast<std::uint32_t>(p.max_running);
     u.vote_all = static_cast<std::uint32_t>(p.vote_all);
     u.vote_any = static_cast<std::uint32_t>(p.vote_any);
+    u.burst_factor = p.burst_factor;
     u.moe_imbalance = imbalance;
     return u;
 }
@@ -110,6 +115,7 @@ void Scenario::bind(io::ConfigBinder& b) {
     b.knob("run.drain", drain,
            {.min = 0, .max = 1e7, .doc = "how long requests may run on after the end"});
     b.knob("run.seed", seed, {.min = 0, .max = 9e15, .doc = "of every random draw"});
+    b.knob("run.record", record, {.doc = "one line per request in the JSON result"});
 
     b.knob("workload.kind", workload,
            {.choices = {"trace", "synthetic", "agents", "population"},
@@ -165,6 +171,20 @@ void Scenario::bind(io::ConfigBinder& b) {
             .doc = "expert work of the fullest rank over the mean, mean of the layers"});
     b.knob("engine.moe_imbalance_decode", moe_imbalance_decode,
            {.min = 1, .max = 100, .doc = "the same in decode"});
+    const auto fitted = [&](std::string_view key, double& field, std::string_view doc) {
+        b.knob(key, field, {.min = -1, .max = 1e9, .doc = doc});
+    };
+    fitted("engine.prefill_fixed_ms", prefill_fixed_ms,
+           "of a step with prompts; negative = the model's");
+    fitted("engine.prefill_token_us", prefill_token_us,
+           "of a prompt token; negative = the model's");
+    fitted("engine.prefill_pair_ns", prefill_pair_ns,
+           "of a prompt token and token before it; negative = the model's");
+    fitted("engine.decode_fixed_ms", decode_fixed_ms, "of a decode step; negative = the model's");
+    fitted("engine.decode_request_ms", decode_request_ms,
+           "of a request in it; negative = the model's");
+    fitted("engine.decode_kv_token_ns", decode_kv_token_ns,
+           "of a token of its KV; negative = the model's");
     b.knob("engine.tokens_per_step", tokens_per_step,
            {.min = 0,
             .max = 16,
@@ -245,6 +265,15 @@ Result<ClusterSpec> Scenario::cluster() const {
     ClusterSpec s;
     TRY(s.engine, engine_model(engine));
     if (tokens_per_step > 0) s.engine.tokens_per_step = tokens_per_step;
+    const auto fitted = [](double& field, double value, double scale) {
+        if (value >= 0) field = value * scale;
+    };
+    fitted(s.engine.prefill_fixed_ms, prefill_fixed_ms, 1);
+    fitted(s.engine.prefill_token_ms, prefill_token_us, 1e-3);
+    fitted(s.engine.prefill_pair_ms, prefill_pair_ns, 1e-6);
+    fitted(s.engine.decode_fixed_ms, decode_fixed_ms, 1);
+    fitted(s.engine.decode_request_ms, decode_request_ms, 1);
+    fitted(s.engine.decode_kv_token_ms, decode_kv_token_ns, 1e-6);
     const auto pool = [](const Pool& p, double imbalance) {
         return PoolSpec{static_cast<std::uint32_t>(p.units), unit_of(p, imbalance)};
     };
@@ -292,6 +321,7 @@ Result<ClusterSpec> Scenario::cluster() const {
     s.end = end.count();
     s.drain = drain.count();
     s.seed = static_cast<std::uint64_t>(seed);
+    s.record = record;
     if (warmup >= end)
         return err(Code::kConfig,
                    "run.warmup: nothing is left to measure; make it shorter than run.end");

@@ -21,6 +21,7 @@ struct Scenario {
     std::string name = "scenario";
     Duration warmup = 60s, end = 600s, drain = 120s;
     std::int64_t seed = 1;
+    bool record = false;
 
     // [workload]
     std::string workload = "synthetic";
@@ -41,6 +42,9 @@ struct Scenario {
     std::string engine = "v3-h800";
     double moe_imbalance_prefill = 1, moe_imbalance_decode = 1;
     double tokens_per_step = 0;  // 0: the model's own
+    // Fitted values in place of the model's; negative: the model's own.
+    double prefill_fixed_ms = -1, prefill_token_us = -1, prefill_pair_ns = -1;
+    double decode_fixed_ms = -1, decode_request_ms = -1, decode_kv_token_ns = -1;
 
     // [prefill] [decode] [unified]
     struct Pool {
@@ -49,6 +53,7 @@ struct Scenario {
         Duration cost_budget{0};
         std::int64_t kv_capacity = 0, max_running = 0;
         std::int64_t vote_all = 0, vote_any = 0;
+        double burst_factor = 1;
     } prefill, decode, unified;
 
     // [cache] [network]

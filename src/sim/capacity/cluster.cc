@@ -264,6 +264,8 @@ void Cluster::State::finish(JobId id, End how) {
                                    ? to_millis(now - (prefilled ? job.first_token : job.arrival)) /
                                          static_cast<double>(prefilled ? out - 1 : out)
                                    : 0;
+            if (spec.record)
+                r.records.push_back({job.request.id, to_millis(job.arrival), first, gap});
             if (prefilled) ttft.push_back(first);
             if (out > 1) itl.push_back(gap);
             e2e.push_back(to_millis(now - job.arrival));

@@ -227,6 +227,18 @@ Json to_json(const RunResult& r) {
     json.set("events", r.events);
     json.set("simulated_seconds", r.simulated_seconds);
     json.set("hash", hex(r.hash));
+    if (!r.records.empty()) {
+        Json list = Json::Array{};
+        for (const RunResult::Record& x : r.records) {
+            Json line;
+            line.set("id", x.id);
+            line.set("arrival_ms", x.arrival_ms);
+            line.set("ttft_ms", x.ttft_ms);
+            line.set("itl_ms", x.itl_ms);
+            list.as_array().push_back(std::move(line));
+        }
+        json.set("requests", std::move(list));
+    }
     return json;
 }
 

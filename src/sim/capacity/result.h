@@ -48,6 +48,14 @@ struct RunResult {
     std::uint64_t hash = 0;  // of the whole run: equal for equal seed, spec and build
     double simulated_seconds = 0;
 
+    // One per measured request that finished, in order of their ends; only with
+    // ClusterSpec::record.
+    struct Record {
+        std::uint64_t id = 0;  // of the workload: order of arrival
+        double arrival_ms = 0, ttft_ms = 0, itl_ms = 0;
+    };
+    std::vector<Record> records;
+
     // For reports; thinned.
     std::vector<double> ttft_samples, itl_samples;
     struct Line {

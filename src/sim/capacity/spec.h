@@ -86,6 +86,7 @@ struct ClusterSpec {
     Nanos end = 3600 * kSecond;   // arrivals after this are not taken
     Nanos drain = 120 * kSecond;  // how long requests may still run after `end`
     std::uint64_t seed = 1;
+    bool record = false;  // keep one line per request in the result
 };
 
 }  // namespace nereid::sim

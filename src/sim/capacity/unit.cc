@@ -121,6 +121,8 @@ bool Unit::take_prompts_now() const {
 double Unit::build_chunks(std::uint32_t r, Nanos now, Nanos& wake) {
     Rank& rank = ranks_[r];
     TokenCount budget = spec_.token_budget;
+    const bool burst = rank.prompts.size() > rank.running.size();
+    const double cost_budget = spec_.cost_budget_ms * (burst ? spec_.burst_factor : 1);
     double cost = 0;
     for (const JobId id : rank.prompts) {
         if (budget == 0) break;
@@ -133,9 +135,9 @@ double Unit::build_chunks(std::uint32_t r, Nanos now, Nanos& wake) {
             !room_for(r, job.prompt))
             break;
         TokenCount tokens = std::min(budget, job.prompt - job.done);
-        if (spec_.cost_budget_ms > 0) {
-            const double left = spec_.cost_budget_ms - cost;
-            if (cost > 0 && left < 0.1 * spec_.cost_budget_ms) break;
+        if (cost_budget > 0) {
+            const double left = cost_budget - cost;
+            if (cost > 0 && left < 0.1 * cost_budget) break;
             const TokenCount fit = model_.tokens_within(job.done, tokens, job.prompt, left);
             if (cost > 0 && model_.chunk_ms(job.done, job.done + fit, job.prompt) > left) break;
             tokens = fit;

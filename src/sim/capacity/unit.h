@@ -39,6 +39,9 @@ struct UnitSpec {
     // 0: every step takes prompts and decodes (llama.cpp, vLLM).
     std::uint32_t vote_all = 0;
     std::uint32_t vote_any = 0;
+    // The cost budget grows by this while more requests wait for prefill than decode on the rank
+    // (engine/llama/plan_step.h: bursts).
+    double burst_factor = 1;
     // Largest rank over mean of expert work, mean of the layers (1: perfectly balanced), and the
     // relative standard deviation of it from step to step.
     double moe_imbalance = 1;

@@ -1,0 +1,158 @@
+"""The simulator against real engines: two embedded llama.cpp engines on this machine under Poisson load.
+
+First the engine's step costs are fitted from single measurements of one engine (prompts of several lengths, decode at several
+widths and contexts) while the other one is busy too; then both serve a Poisson stream in turn, and the same arrivals go through
+`nereid sim run tests/scenarios/llama_engines.toml`. Errors are |predicted - measured| / measured per request; medians.
+"""
+
+import json
+import pathlib
+import random
+import subprocess
+import tempfile
+import threading
+import time
+
+import lib
+
+SIM = lib.os.environ.get("NEREID_SIM", lib.BINARY)
+WORDS = ("sea wave salt wind sail shore tide pearl coral reef storm cloud light stone sand bird fish rope mast keel harbor "
+         "island current moon star deep blue green cold warm north south").split()
+
+
+def words(rng, count):
+    return " ".join(rng.choice(WORDS) for _ in range(count))
+
+
+def ask(port, rng, count, tokens):
+    return lib.Answer(port, {"model": "default", "prompt": f"[{rng.random()}] " + words(rng, count), "max_tokens": tokens})
+
+
+def solve(rows, values, weights):
+    """Weighted least squares with non-negative coefficients, by dropping negative ones: a handful of unknowns."""
+    active = list(range(len(rows[0])))
+    while True:
+        n = len(active)
+        m = [[sum(w * r[a] * r[b] for r, w in zip(rows, weights)) for b in active] +
+             [sum(w * r[a] * v for r, v, w in zip(rows, values, weights))] for a in active]
+        for i in range(n):
+            pivot = max(range(i, n), key=lambda k: abs(m[k][i]))
+            m[i], m[pivot] = m[pivot], m[i]
+            for k in range(n):
+                if k != i and m[i][i]:
+                    f = m[k][i] / m[i][i]
+                    m[k] = [x - f * y for x, y in zip(m[k], m[i])]
+        got = {a: m[i][n] / m[i][i] for i, a in enumerate(active)}
+        if min(got.values()) >= 0 or n == 1:
+            return [max(0.0, got.get(a, 0.0)) for a in range(len(rows[0]))]
+        active.remove(min(got, key=got.get))
+
+
+def calibrate(ports):
+    """Each measurement runs on both engines at once: they share caches and memory in the load test as well."""
+    def both(job):
+        return lib.concurrently([lambda p=p, i=i: job(p, random.Random(f"cal{i}{time.time()}")) for i, p in enumerate(ports)], len(ports))
+
+    rows, values = [], []
+    for count in (60, 150, 400, 900):
+        for a in both(lambda port, rng, c=count: ask(port, rng, c, 1)):
+            n = a.prompt_tokens
+            rows.append([1 + (n - 1) // 512, n, n * n / 2])    # a step takes 512 tokens at most
+            values.append(a.ttft * 1000)
+    prefill = solve(rows, values, [1 / v ** 2 for v in values])
+    rows, values = [], []
+    for width, count, tokens in ((1, 40, 24), (3, 40, 16), (6, 40, 12), (3, 500, 12)):
+        def wave(port, rng, w=width, c=count, t=tokens):
+            return lib.concurrently([lambda i=i: ask(port, random.Random(f"{rng.random()}{i}"), c, t) for i in range(w)], w)
+        for answers in both(wave):
+            begin = max(a.first for a in answers)               # all decode from here on
+            for a in answers[:1]:
+                end = min(x.last for x in answers)
+                steps = (a.tokens - 1) * (end - begin) / (a.last - a.first) if a.last > a.first else 0
+                if end > begin and steps > 2:
+                    # This stream's own pace while all are decoding.
+                    pace = (a.last - begin) / max(1, (a.tokens - 1) * (a.last - begin) / (a.last - a.first))
+                    if width == 1 or begin <= a.first + 0.5 * (a.last - a.first):
+                        kv = sum(x.prompt_tokens + x.tokens / 2 for x in answers)
+                        rows.append([1, width, kv])
+                        values.append(pace * 1000)
+    decode = solve(rows, values, [1 / v ** 2 for v in values])
+    return prefill, decode, list(zip(rows, values))
+
+
+def load(ports, seconds, rate, seed):
+    rng = random.Random(seed)
+    jobs, at, i = [], 0.0, 0
+    while at < seconds:
+        jobs.append((at, ports[i % len(ports)], rng.randrange(40, 500), rng.randrange(6, 28)))
+        at += rng.expovariate(rate)
+        i += 1
+    begin, done, threads = time.perf_counter() + 0.2, [None] * len(jobs), []
+
+    def one(k, start, port, count, tokens):
+        time.sleep(max(0, begin + start - time.perf_counter()))
+        done[k] = (start, ask(port, random.Random(f"load{seed}{k}"), count, tokens))
+
+    for k, job in enumerate(jobs):
+        threads.append(threading.Thread(target=one, args=(k, *job)))
+        threads[-1].start()
+    for t in threads:
+        t.join()
+    return done
+
+
+def predict(done, prefill, decode, folder):
+    trace = folder / "load.jsonl"
+    with open(trace, "w") as out:
+        for k, (start, a) in enumerate(done):
+            out.write(json.dumps({"timestamp": round(start * 1000), "input_length": a.prompt_tokens, "output_length": a.tokens,
+                                  "hash_ids": [k * 1000 + b for b in range(-(-a.prompt_tokens // 512))]}) + "\n")
+    argv = [SIM, "sim", "run", "tests/scenarios/llama_engines.toml", "--quiet", "--json", "-", f"--workload.trace={trace}",
+            f"--engine.prefill-fixed-ms={prefill[0]}", f"--engine.prefill-token-us={prefill[1] * 1e3}",
+            f"--engine.prefill-pair-ns={prefill[2] * 1e6}", f"--engine.decode-fixed-ms={decode[0]}",
+            f"--engine.decode-request-ms={decode[1]}", f"--engine.decode-kv-token-ns={decode[2] * 1e6}"]
+    out = subprocess.run(argv, check=True, stdout=subprocess.PIPE, text=True, cwd=lib.ROOT).stdout
+    return {r["id"]: r for r in json.loads(out)["requests"]}
+
+
+def median(values):
+    return sorted(values)[len(values) // 2]
+
+
+def main():
+    args = lib.arguments(__doc__)
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="nereid-sim-"))
+    ports = [lib.free_port(), lib.free_port()]
+    with lib.contextlib.ExitStack() as stack:
+        for port in ports:
+            log = folder / f"{port}.log"
+            child = stack.enter_context(lib.process(
+                [lib.BINARY, "serve", "--port", str(port), "--model", lib.MODEL, "--engine.threads=1", "--gateway.access-log=off"], log))
+            lib.wait_http(port, "/ready", child, log)
+        for port in ports:
+            ask(port, random.Random(port), 40, 4)
+        prefill, decode, points = calibrate(ports)
+        lib.say(f"prefill ms = {prefill[0]:.2f} a step + {prefill[1]:.4f} a token + {prefill[2]:.3g} a pair; decode ms = "
+                f"{decode[0]:.2f} + {decode[1]:.2f} a request + {decode[2]:.3g} a KV token")
+        done = load(ports, 14 if args.quick else 26, 0.9, 5)
+    predicted = predict(done, prefill, decode, folder)
+    ttft, itl = [], []
+    for k, (_, a) in enumerate(done):
+        p = predicted[k]
+        ttft.append((p["ttft_ms"], a.ttft * 1000))
+        if a.tokens > 1 and a.last > a.first:
+            itl.append((p["itl_ms"], (a.last - a.first) * 1000 / (a.tokens - 1)))
+    metrics = {
+        "requests": len(done),
+        "ttft_error_median": median([abs(p - m) / m for p, m in ttft]), "itl_error_median": median([abs(p - m) / m for p, m in itl]),
+        "ttft_ms_measured_p50": median([m for _, m in ttft]), "ttft_ms_predicted_p50": median([p for p, _ in ttft]),
+        "itl_ms_measured_p50": median([m for _, m in itl]), "itl_ms_predicted_p50": median([p for p, _ in itl]),
+        "prefill_fixed_ms": prefill[0], "prefill_token_ms": prefill[1], "prefill_pair_ms": prefill[2],
+        "decode_fixed_ms": decode[0], "decode_request_ms": decode[1], "decode_kv_token_ms": decode[2],
+    }
+    lib.finish("sim_engines", metrics, {}, ["pairs (predicted, measured) TTFT ms: " +
+               " ".join(f"{p:.0f}/{m:.0f}" for p, m in ttft), "ITL ms: " + " ".join(f"{p:.0f}/{m:.0f}" for p, m in itl)])
+
+
+if __name__ == "__main__":
+    main()
