@@ -94,6 +94,12 @@ class TidyTest(unittest.TestCase):
             self.code("driver", f"#include <{header}>", "src/io/a.cc")
             self.code(None, f"#include <{header}>", "src/store/a.cc")
 
+    def test_rust(self):
+        for header in ("nereid_guidance.h", "nereid_recipe.h"):
+            self.code("rust", f"#include <{header}>", "src/engine/openai/a.cc")
+            self.code(None, f"#include <{header}>", "src/engine/llama/a.cc")
+            self.code(None, f"#include <{header}>", "src/text/recipe/a.cc")
+
     def test_llama(self):
         for header in ("llama.h", "ggml.h", "ggml-cpu.h", "gguf.h", "chat.h", "jinja/parser.h"):
             self.code("llama", f"#include <{header}>", "src/engine/openai/a.cc")
@@ -177,6 +183,7 @@ class TidyTest(unittest.TestCase):
 
     def test_extension(self):
         self.expect("extension", {"src/base/a.cpp": "int a;\n"})
+        self.expect("extension", {"src/base/a.c": "int a;\n"})
         self.expect("extension", {"src/base/a.hpp": "int a;\n"})
 
     def test_path(self):

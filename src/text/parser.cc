@@ -2,7 +2,9 @@
 
 #include <array>
 
+#include "base/check.h"
 #include "text/parser_core.h"
+#include "text/recipe/recipe.h"
 
 namespace nereid::text {
 namespace {
@@ -123,8 +125,12 @@ std::unique_ptr<OutputParser> make_parser(Family family, const ParserOptions& op
             return make_harmony_parser(options);
         case Family::kDeepSeek3:
             return make_deepseek3_parser(options);
-        case Family::kDeepSeek4:
-            break;
+        case Family::kDeepSeek4: {
+            // A model of this family does not open without the library (gguf/open.cc).
+            auto recipe = Recipe::load();
+            CHECK_MSG(recipe.ok(), recipe.error().message);
+            return (*recipe)->parser(options);
+        }
     }
     return make_plain_parser(options.choice);
 }

@@ -30,6 +30,7 @@ struct ParserOptions {
     // Ids of calls are this and the call's index ("call_x7_0"); unique per response (A21).
     std::string call_id_prefix = "call_";
     bool in_reasoning = false;  // the prompt ends inside reasoning (opens_reasoning)
+    bool in_calls = false;      // the prompt opened the block of calls (DeepSeek V4, forced calls)
     bool one_call = false;  // parallel_tool_calls = false: calls after the first are dropped (A98)
 };
 

@@ -12,6 +12,7 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "model/request.h"
+#include "text/family.h"
 
 namespace nereid::text {
 
@@ -53,6 +54,8 @@ class ChatTemplate {
     // `param` when the template raises.
     virtual Result<RenderedPrompt> render(const model::Request& request) const = 0;
     virtual const std::string& source() const = 0;
+    // Whether tools can be shown: by the template itself or, where it has no place for them, in the
+    // system message.
     virtual bool supports_tools() const = 0;
 };
 
@@ -62,6 +65,7 @@ struct TextModel {
     std::shared_ptr<const Tokenizer> tokenizer;
     std::shared_ptr<const ChatTemplate> chat_template;  // null when the file has none
     TokenCount context_tokens = 0;                      // of training; 0 = the file does not say
+    Family family = Family::kGeneric;                   // how it writes reasoning and calls
 };
 Result<TextModel> open_gguf_text(const std::string& path,
                                  const std::string& template_override = {});

@@ -8,6 +8,7 @@ package() {
     if ! llama_ready portable; then
         stage "llama.cpp for any CPU (once, about 12 minutes on 2 cores)" build_llama portable llama llama-common mtmd
     fi
+    stage "ffi/recipe" recipe
     stage "release build, portable" build package nereid
     version=$(sed -nE 's/^project\(nereid VERSION ([0-9.]+).*/\1/p' CMakeLists.txt)+git$(git log -1 --format=%cd.%h --date=format:%Y%m%d%H%M%S)
     rm -rf "$work"
@@ -23,12 +24,14 @@ package() {
         install -D -m 644 "$lib" "$tree/usr/lib/nereid/${name:-$(basename "$lib")}"
         llvm-strip-19 --strip-debug "$tree/usr/lib/nereid/${name:-$(basename "$lib")}"
     done
+    install -D -m 644 "$RUST_DIR/libnereid_recipe.so" "$tree/usr/lib/nereid/libnereid_recipe.so"
     mkdir -p "$tree/usr/bin"
     ln -s ../lib/nereid/nereid "$tree/usr/bin/nereid"
     install -D -m 644 deploy/systemd/nereid.service "$tree/lib/systemd/system/nereid.service"
     install -D -m 644 deploy/nereid.toml "$tree/etc/nereid/nereid.toml"
     install -D -m 644 LICENSE "$tree/usr/share/doc/nereid/copyright"
     install -D -m 644 "$LLAMA_SOURCE/LICENSE" "$tree/usr/share/doc/nereid/copyright.llama.cpp"
+    rust_licences >"$tree/usr/share/doc/nereid/copyright.rust"
     [ ! -f README.md ] || install -m 644 README.md "$tree/usr/share/doc/nereid/README.md"
     control "$tree" nereid "$version" "$(library_dependencies "$tree")" "nereid-model-smollm2" \
         "Online service around an LLM engine" "OpenAI-compatible API over an embedded llama.cpp engine, with deterministic answers."
@@ -67,4 +70,13 @@ library_dependencies() { # TREE
     (cd "$dir" && dpkg-shlibdeps -O --ignore-missing-info -l"$ROOT/$1/usr/lib/nereid" "${libs[@]/#/-e}" 2>"$dir/log") | sed -n 's/^shlibs:Depends=//p' ||
         { cat "$dir/log" >&2; die "dpkg-shlibdeps failed" "see above"; }
     rm -rf "$dir"
+}
+
+# Name, version and licence of every crate that is linked, as the crates state them.
+rust_licences() {
+    PATH=$(rust_client):$PATH cargo metadata --locked --format-version 1 --manifest-path ffi/Cargo.toml |
+        /usr/bin/python3 -c 'import json, sys
+for p in sorted(json.load(sys.stdin)["packages"], key=lambda p: p["name"]):
+    if p["source"]:
+        print(p["name"], p["version"], p["license"] or "(see its source)")'
 }

@@ -69,7 +69,8 @@ pip_of_our_own() {
     printf '%s\n' "$CACHE/venv/pip/bin/pip"
 }
 
-# setup [engine]: everything that building and running needs. "noengine" leaves llama.cpp and the model out (tsan).
+# setup [engine]: everything that building and running needs. "noengine" leaves llama.cpp, the Rust libraries and the model out
+# (tsan).
 setup() {
     require_distribution
     mkdir -p "$CACHE"
@@ -78,6 +79,7 @@ setup() {
     install_packages build
     if [ "${1:-engine}" = engine ]; then
         llama_ready native || build_llama native llama llama-common mtmd
+        guidance
         install_model
     fi
     exec 8>&-

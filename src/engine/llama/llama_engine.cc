@@ -96,6 +96,7 @@ LlamaEngine::LlamaEngine(const LlamaOptions& options, std::unique_ptr<Runtime> r
       runtime_(std::move(runtime)),
       store_(runtime_->blocks() ? options.prefix_store_bytes : 0),
       prng_(options.seed != 0 ? options.seed : static_cast<std::uint64_t>(engine_clock().count())),
+      grammars_(runtime_->vocab()),
       streams_(runtime_->streams()) {
     fill_info(model_digest);
     runtime_->wait_by_spinning(wait_.spin());
@@ -134,7 +135,7 @@ void LlamaEngine::fill_info(const Digest256& model_digest) {
             offset += length;
         }
     }
-    info_.grammars = static_cast<std::uint8_t>(model::GrammarKind::kGbnf);
+    info_.grammars = grammar_kinds();
     info_.logprobs = true;
     info_.max_top_logprobs = kMaxTopLogprobs;
     info_.penalties = info_.logit_bias = info_.seeds = info_.embeddings = true;
@@ -195,8 +196,8 @@ std::optional<Error> LlamaEngine::refuse(const model::AddRequest& r) const {
         return bad(Code::kUnsupported, "this engine takes no images");
     if (!r.adapter.empty()) return bad(Code::kUnsupported, "this engine takes no adapters");
     if (r.grammar_kind != model::GrammarKind::kNone &&
-        r.grammar_kind != model::GrammarKind::kGbnf) {
-        return bad(Code::kUnsupported, "this engine takes GBNF grammars only", "grammar");
+        (grammar_kinds() & static_cast<std::uint8_t>(r.grammar_kind)) == 0) {
+        return bad(Code::kUnsupported, "this engine knows no such kind of grammar", "grammar");
     }
     if (r.top_logprobs > kMaxTopLogprobs) {
         return bad(Code::kInvalidArgument, fmt::format("top_logprobs is over {}", kMaxTopLogprobs),
@@ -229,14 +230,10 @@ void LlamaEngine::add(model::AddRequest request, TimePoint now,
     std::size_t room = options_.max_queued;
     for (std::uint32_t i = 0; i < options_.parallel; ++i)
         room += streams_[i].owner == nullptr ? 1 : 0;
-    if (queue_.size() >= room)
-        return refused({Code::kOverloaded, fmt::format("{} requests are queued", queue_.size())});
+    const std::size_t queued = queue_.size() + compiling_.size();
+    if (queued >= room)
+        return refused({Code::kOverloaded, fmt::format("{} requests are queued", queued)});
     Sequence s;
-    if (request.grammar_kind == model::GrammarKind::kGbnf) {
-        auto grammar = Grammar::create(runtime_->vocab(), request.grammar, request.grammar_trigger);
-        if (!grammar.ok()) return refused(std::move(grammar.error()));
-        s.grammar = std::move(*grammar);
-    }
     s.arrival = arrivals_++;
     s.submitted = now;
     const bool samples =
@@ -252,25 +249,52 @@ void LlamaEngine::add(model::AddRequest request, TimePoint now,
     }
     s.sampler =
         Sampler(request.sampling, prng_.next(), prompt.first(s.prefill_end), info_.vocab_size);
-    for (const TokenId generated : prompt.subspan(s.prefill_end)) {
-        s.sampler.accept(generated);
-        if (s.grammar != nullptr && !s.grammar->allows(generated)) {
-            return refused({Code::kInvalidArgument,
-                            "the generated tokens do not follow the grammar", "grammar"});
-        }
-        if (s.grammar != nullptr) {
-            if (auto taken = s.grammar->accept(generated); !taken.ok())
-                return refused(std::move(taken.error()));
-        }
-    }
+    std::vector<TokenId> outputs;  // what the stream has put out already
+    if (samples) outputs.assign(prompt.begin() + s.prefill_end, prompt.end());
+    for (const TokenId generated : outputs) s.sampler.accept(generated);
     if (admit.has_value()) {
         s.transfer.emplace(admit->offset, admit->length);
         s.written.push_back(admit->first_token);
         s.sampler.accept(admit->first_token);
+        outputs.push_back(admit->first_token);
+    }
+    if (request.grammar_kind != model::GrammarKind::kNone && samples) {
+        s.grammar = grammars_.open(request.grammar_kind, std::move(request.grammar),
+                                   std::move(request.grammar_trigger), std::move(outputs));
+        s.phase = Phase::kCompiling;
+        compiling_.push_back(id);
+        look_again_ = now + kCompilePoll;
     }
     s.request = std::move(request);
     auto& placed = sequences_.emplace(id, std::move(s)).first->second;
-    queue_.insert(queue_key(placed));
+    if (placed.phase == Phase::kQueued) queue_.insert(queue_key(placed));
+}
+
+bool LlamaEngine::compiled() const {
+    return std::ranges::any_of(compiling_, [this](RequestId id) {
+        return sequences_.at(id).grammar->state() != Grammar::State::kCompiling;
+    });
+}
+
+// Requests whose grammar is ready are queued, in their order of arrival.
+void LlamaEngine::admit_compiled() {
+    const auto waiting = std::exchange(compiling_, {});
+    for (const RequestId id : waiting) {
+        Sequence& s = sequences_.at(id);
+        switch (s.grammar->state()) {
+            case Grammar::State::kCompiling:
+                compiling_.push_back(id);
+                break;
+            case Grammar::State::kReady:
+                s.phase = Phase::kQueued;
+                queue_.insert(queue_key(s));
+                break;
+            case Grammar::State::kFailed:
+                ++counters_.refused_grammars;
+                finish(s, model::EndReason::kFailed, s.grammar->error());
+                break;
+        }
+    }
 }
 
 void LlamaEngine::abort(RequestId id) {
@@ -359,6 +383,7 @@ void LlamaEngine::erase(RequestId id) {
     if (it == sequences_.end()) return;
     Sequence& s = it->second;
     if (s.phase == Phase::kQueued) queue_.erase(queue_key(s));
+    if (s.phase == Phase::kCompiling) std::erase(compiling_, id);
     if (s.phase == Phase::kEmbed && embedding_active_ && embedding_ == id)
         embedding_active_ = false;
     if (s.stream != kNoStream) leave_stream(s);

@@ -50,7 +50,8 @@ struct LlamaCounters {
     std::uint64_t corrupt_blocks = 0;       // checksum failed: counted as a miss
     std::uint64_t failed_restores = 0;      // llama.cpp refused a state: recomputed
     std::uint64_t failed_steps = 0;
-    std::uint64_t masked_tokens = 0;  // the grammar refused the first choice
+    std::uint64_t masked_tokens = 0;  // sampled under a grammar
+    std::uint64_t refused_grammars = 0;
     std::uint64_t expired_leases = 0;
 };
 
@@ -70,19 +71,23 @@ class LlamaEngine final : public Engine {
     TimePoint wake_at() const override;
     Result<model::StepFrame> step(TimePoint now) override;
 
+    // Requests wait for their grammar: wake_at() is near although has_work() is false.
+    bool compiling() const { return !compiling_.empty(); }
     const LlamaCounters& counters() const { return counters_; }
     const PrefixStore& prefix_store() const { return store_; }
     const Runtime& runtime() const { return *runtime_; }
 
   private:
     enum class Phase : std::uint8_t {
-        kQueued,   // no stream
-        kPrefill,  // has a stream; prompt tokens to compute in chunks
-        kDecode,   // one row per step
-        kHeld,     // finished; the KV stays until Release or the lease's end
-        kEmbed,    // its chunks run in the embedder
+        kCompiling,  // its grammar is being compiled; not queued yet
+        kQueued,     // no stream
+        kPrefill,    // has a stream; prompt tokens to compute in chunks
+        kDecode,     // one row per step
+        kHeld,       // finished; the KV stays until Release or the lease's end
+        kEmbed,      // its chunks run in the embedder
     };
     static constexpr std::uint32_t kNoStream = ~0u;
+    static constexpr Duration kCompilePoll = std::chrono::microseconds(500);
 
     struct Sequence {
         model::AddRequest request;
@@ -101,7 +106,7 @@ class LlamaEngine final : public Engine {
         bool begun = false;
         std::vector<TokenId> written;  // outputs, in order
         Sampler sampler;
-        std::unique_ptr<Grammar> grammar;
+        std::shared_ptr<Grammar> grammar;
         std::vector<float> prompt_logprobs;
         std::optional<std::pair<ByteCount, ByteCount>>
             transfer;          // AdmitDecode: the state in the region
@@ -130,6 +135,8 @@ class LlamaEngine final : public Engine {
     // commands (llama_engine.cc)
     void add(model::AddRequest request, TimePoint now, std::optional<model::AdmitDecode> admit);
     std::optional<Error> refuse(const model::AddRequest& r) const;
+    void admit_compiled();
+    bool compiled() const;
     void abort(RequestId id);
     void pin(const model::Pin& pin, TimePoint now);
     void release(RequestId id);
@@ -189,6 +196,9 @@ class LlamaEngine final : public Engine {
     WaitTuner wait_;
     Prng prng_;
     Region region_;
+    Grammars grammars_;
+    std::vector<RequestId> compiling_;  // in order of arrival
+    TimePoint look_again_{};
     std::map<RequestId, Sequence> sequences_;
     std::set<QueueKey> queue_;
     std::vector<Stream> streams_;  // the first `parallel` are given to requests

@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "base/check.h"
@@ -31,7 +33,7 @@ bool LlamaEngine::has_work() const {
         if (s == nullptr) free_stream = true;
         if (s != nullptr && s->phase != Phase::kHeld) return true;
     }
-    return embedding_active_ || (!queue_.empty() && free_stream) ||
+    return embedding_active_ || (!queue_.empty() && free_stream) || compiled() ||
            std::any_of(queue_.begin(), queue_.end(), [&](const QueueKey& k) {
                return sequences_.at(std::get<2>(k)).request.mode == model::AddMode::kEmbed;
            });
@@ -44,12 +46,16 @@ TimePoint LlamaEngine::wake_at() const {
             at = std::min(at, stream.owner->lease);
     }
     for (const auto& [id, import] : imports_) at = std::min(at, import.expires);
+    // Nobody tells when the worker is done with a grammar: look again.
+    if (!compiling_.empty()) at = std::min(at, look_again_);
     return at;
 }
 
 Result<model::StepFrame> LlamaEngine::step(TimePoint now) {
     now_ = now;
+    look_again_ = now + kCompilePoll;
     expire_leases(now);
+    admit_compiled();
     admit_queued(now);
     start_embedding();
 
@@ -492,19 +498,27 @@ Result<void> LlamaEngine::fail_step(const std::vector<Sequence*>& involved, Deco
 
 Result<TokenId> LlamaEngine::choose_token(Sequence& s, std::span<const float> logits) {
     const std::uint64_t position = s.request.sample_position + s.written.size();
-    TokenId token = s.sampler.sample(logits, position);
-    float score = logits[static_cast<std::size_t>(token)];
-    if (s.grammar != nullptr && !s.grammar->allows(token)) {
-        ++counters_.masked_tokens;
-        masked_.assign(logits.begin(), logits.end());
-        s.grammar->mask(masked_);
-        token = s.sampler.sample(masked_, position);
-        score = masked_[static_cast<std::size_t>(token)];
-        if (score == -std::numeric_limits<float>::infinity())
-            return err(Code::kInternal, "the grammar allows no token here");
+    if (s.grammar == nullptr || !s.grammar->awake()) {
+        const TokenId token = s.sampler.sample(logits, position);
+        if (!std::isfinite(logits[static_cast<std::size_t>(token)]))
+            return err(Code::kInternal, "the model returned no finite logits");
+        if (s.grammar != nullptr) TRY_VOID(s.grammar->accept(token));
+        return token;
     }
-    if (!std::isfinite(score)) return err(Code::kInternal, "the model returned no finite logits");
-    if (s.grammar != nullptr) TRY_VOID(s.grammar->accept(token));
+    ++counters_.masked_tokens;
+    TRY(const std::span<const std::uint32_t> allowed, s.grammar->mask());
+    masked_.assign(logits.begin(), logits.end());
+    for (std::size_t word = 0; word < allowed.size(); ++word) {
+        for (std::uint32_t refused = ~allowed[word]; refused != 0; refused &= refused - 1) {
+            const std::size_t id = word * 32 + static_cast<std::size_t>(std::countr_zero(refused));
+            if (id >= masked_.size()) break;
+            masked_[id] = -std::numeric_limits<float>::infinity();
+        }
+    }
+    const TokenId token = s.sampler.sample(masked_, position);
+    if (!std::isfinite(masked_[static_cast<std::size_t>(token)]))
+        return err(Code::kInternal, "the grammar allows no token here, or no logit is finite");
+    TRY_VOID(s.grammar->accept(token));
     return token;
 }
 
@@ -532,14 +546,17 @@ void LlamaEngine::emit(Sequence& s, std::span<const float> logits) {
     }
     if (end || std::find(r.stop_ids.begin(), r.stop_ids.end(), *token) != r.stop_ids.end())
         return finish(s, EndReason::kStop);
+    // Nothing but an end token may follow: the step that would sample it is saved.
+    if (s.grammar != nullptr && s.grammar->complete()) return finish(s, EndReason::kStop);
     if (s.outputs >= s.room) return finish(s, EndReason::kLength);
+    if (s.grammar != nullptr) s.grammar->prepare();  // while the next step computes
 }
 
 // ---------------------------------------------------------------- load
 
 void LlamaEngine::fill_load() {
     load_.running = 0;
-    load_.waiting = static_cast<std::uint32_t>(queue_.size());
+    load_.waiting = static_cast<std::uint32_t>(queue_.size() + compiling_.size());
     load_.waiting_uncached_tokens = 0;
     load_.kv_used_tokens = 0;
     load_.kv_total_tokens = info_.kv_capacity_tokens;

@@ -143,7 +143,7 @@ class JinjaTemplate final : public ChatTemplate {
 
     Result<RenderedPrompt> render(const model::Request& request) const override;
     const std::string& source() const override { return source_; }
-    bool supports_tools() const override { return caps_.supports_tools; }
+    bool supports_tools() const override { return true; }
 
   private:
     // What the template can show, found out by rendering probes. One that fails on a probe may
@@ -166,6 +166,7 @@ class JinjaTemplate final : public ChatTemplate {
                   const InputValues& input) const;
     value tool_calls(const model::Message& message, const InputValues& input) const;
     value tools(const model::Request& request, const InputValues& input) const;
+    std::vector<model::Message> with_tools_told(const model::Request& request) const;
     std::string role(model::Role role) const;
     RenderedPrompt encode(const std::vector<jinja::string_part>& parts) const;
 
@@ -189,12 +190,6 @@ Result<void> JinjaTemplate::check(const model::Request& request) const {
             return err(Code::kUnsupported, "this model takes no images",
                        "messages[" + std::to_string(i) + "].content");
         }
-    }
-    const bool wants_tools =
-        !request.tools.empty() && request.tool_choice.kind != model::ToolChoice::Kind::kNone;
-    if (wants_tools && !caps_.supports_tools) {
-        return err(Code::kUnsupported, "this model's chat template has no place for tools",
-                   "tools");
     }
     if (!request.template_args.is_null() && !request.template_args.is_object()) {
         return err(Code::kInvalidArgument, "chat_template_kwargs must be an object",
@@ -243,7 +238,7 @@ value JinjaTemplate::tool_calls(const model::Message& message, const InputValues
     auto calls = mk_val<value_array>();
     for (const model::ToolCall& call : message.tool_calls) {
         auto function = mk_val<value_object>();
-        function->insert("name", input.text(call.name));
+        function->insert("name", input.text(shown_name(call.name_space, call.name)));
         if (caps_.supports_object_arguments) {
             const auto parsed = Json::parse(call.arguments.empty() ? "{}" : call.arguments);
             const bool usable = !call.custom && parsed.ok() && parsed->is_object();
@@ -270,11 +265,37 @@ std::string calls_as_text(const model::Message& message) {
     for (const model::ToolCall& call : message.tool_calls) {
         if (!text.empty()) text += '\n';
         text += "<tool_call>\n{\"name\": ";
-        append_json_string(text, call.name);
+        append_json_string(text, shown_name(call.name_space, call.name));
         text += ", \"arguments\": " + (call.arguments.empty() ? "{}" : call.arguments) +
                 "}\n</tool_call>";
     }
     return text;
+}
+
+bool wants_tools(const model::Request& request) {
+    return !request.tools.empty() && request.tool_choice.kind != model::ToolChoice::Kind::kNone;
+}
+
+std::vector<const model::Tool*> shown_tools(const model::Request& request) {
+    std::vector<const model::Tool*> tools;
+    const auto& allowed = request.tool_choice.allowed;
+    for (const model::Tool& tool : request.tools) {
+        if (allowed.empty() || std::ranges::find(allowed, tool.name) != allowed.end())
+            tools.push_back(&tool);
+    }
+    return tools;
+}
+
+// A custom tool is shown as a function of one text.
+Json shown_parameters(const model::Tool& tool) {
+    if (tool.custom) {
+        return Json(
+            Json::Object{{"type", "object"},
+                         {"properties", Json::Object{{"input", Json::Object{{"type", "string"}}}}},
+                         {"required", Json::Array{"input"}}});
+    }
+    if (tool.parameters.is_object()) return tool.parameters;
+    return Json(Json::Object{{"type", "object"}, {"properties", Json::Object{}}});
 }
 
 value JinjaTemplate::message(const model::Message& message, const InputValues& input) const {
@@ -299,10 +320,47 @@ value JinjaTemplate::message(const model::Message& message, const InputValues& i
     return object;
 }
 
+// For a template without a place for tools: they are told in the system message, in the form that
+// the generic parser reads (Family::kGeneric), and results come back as a user's turn.
+std::vector<model::Message> JinjaTemplate::with_tools_told(const model::Request& request) const {
+    std::vector<model::Message> messages = request.messages;
+    const bool tell = wants_tools(request);
+    for (model::Message& message : messages) {
+        if (message.role != model::Role::kTool) continue;
+        message.role = model::Role::kUser;
+        message.parts = {
+            model::TextPart{"<tool_response>\n" + joined_text(message) + "\n</tool_response>"}};
+    }
+    if (!tell) return messages;
+    std::string told =
+        "You may call functions. Here they are, with JSON schemas of their arguments:\n<tools>\n";
+    for (const model::Tool* tool : shown_tools(request)) {
+        told += Json(Json::Object{{"name", shown_name(tool->name_space, tool->name)},
+                                  {"description", tool->description},
+                                  {"parameters", shown_parameters(*tool)}})
+                    .dump() +
+                "\n";
+    }
+    told +=
+        "</tools>\nTo call one, write its name and arguments as JSON between tags, like this:\n"
+        "<tool_call>\n{\"name\": \"function\", \"arguments\": {\"argument\": "
+        "\"value\"}}\n</tool_call>";
+    if (!messages.empty() && role(messages[0].role) == "system") {
+        const std::string own = joined_text(messages[0]);
+        messages[0].parts = {model::TextPart{own.empty() ? told : own + "\n\n" + told}};
+    } else {
+        messages.insert(messages.begin(), model::Message{.role = model::Role::kSystem,
+                                                         .parts = {model::TextPart{told}}});
+    }
+    return messages;
+}
+
 value JinjaTemplate::messages(const model::Request& request, const InputValues& input) const {
     auto list = mk_val<value_array>();
     std::string system;  // waits for a user turn where the template has no system role
-    for (const model::Message& from : request.messages) {
+    const std::vector<model::Message> told =
+        caps_.supports_tools ? std::vector<model::Message>{} : with_tools_told(request);
+    for (const model::Message& from : caps_.supports_tools ? request.messages : told) {
         const bool is_system = role(from.role) == "system";
         if (is_system && !caps_.supports_system_role) {
             const std::string text = joined_text(from);
@@ -325,25 +383,11 @@ value JinjaTemplate::messages(const model::Request& request, const InputValues& 
 
 value JinjaTemplate::tools(const model::Request& request, const InputValues& input) const {
     auto list = mk_val<value_array>();
-    for (const model::Tool& tool : request.tools) {
-        if (!request.tool_choice.allowed.empty() &&
-            std::ranges::find(request.tool_choice.allowed, tool.name) ==
-                request.tool_choice.allowed.end()) {
-            continue;
-        }
+    for (const model::Tool* tool : shown_tools(request)) {
         auto function = mk_val<value_object>();
-        function->insert("name", input.text(tool.name));
-        function->insert("description", input.text(tool.description));
-        Json parameters = tool.parameters;
-        if (tool.custom) {
-            parameters = Json(Json::Object{
-                {"type", "object"},
-                {"properties", Json::Object{{"input", Json::Object{{"type", "string"}}}}},
-                {"required", Json::Array{"input"}}});
-        } else if (!parameters.is_object()) {
-            parameters = Json(Json::Object{{"type", "object"}, {"properties", Json::Object{}}});
-        }
-        function->insert("parameters", input.json(parameters));
+        function->insert("name", input.text(shown_name(tool->name_space, tool->name)));
+        function->insert("description", input.text(tool->description));
+        function->insert("parameters", input.json(shown_parameters(*tool)));
         auto object = mk_val<value_object>();
         object->insert("type", own("function"));
         object->insert("function", function);
@@ -411,9 +455,8 @@ Result<RenderedPrompt> JinjaTemplate::render(const model::Request& request) cons
     try {
         jinja::context context(parsed_source_);
         context.set_val("messages", messages(request, input));
-        if (!request.tools.empty() && request.tool_choice.kind != model::ToolChoice::Kind::kNone) {
+        if (caps_.supports_tools && wants_tools(request))
             context.set_val("tools", tools(request, input));
-        }
         context.set_val("bos_token",
                         own(std::string(vocabulary_->piece(vocabulary_->bos(), Special::kParse))));
         context.set_val("eos_token",

@@ -11,6 +11,7 @@
 
 #include "text/gguf/chat_template.h"
 #include "text/gguf/vocabulary.h"
+#include "text/recipe/recipe.h"
 #include "text/tokenizer.h"
 
 namespace nereid::text {
@@ -127,6 +128,11 @@ Result<TextModel> open_gguf_text(const std::string& path, const std::string& tem
                             "give another template with --chat-template FILE");
         }
         model.chat_template = std::move(*made);
+        model.family = detect_family(source);
+        if (model.family == Family::kDeepSeek4) {
+            TRY(auto recipe, Recipe::load());
+            model.chat_template = make_recipe_template(std::move(recipe), vocabulary, source);
+        }
     }
     return model;
 }
