@@ -31,13 +31,17 @@ from nereid_deepinfer.region import Region, RegionError
 from nereid_deepinfer.runtime import Runtime
 from nereid_deepinfer.sampling import Plan, plan
 from nereid_deepinfer.wire import (
-    AbortRequest, AddMode, AddRequest, AdmitDecode, Command, DraftCount, Drain, EndReason, Error, ExportBlocks, Finished,
-    ImportPrefix, KvFailed, KvReady, MapRegion, PackedTokens, Pin, PromptLogprobs, Release, Started, StepFrame)
+    AbortRequest, AddMode, AddRequest, AdmitDecode, Command, Drain, EndReason, Error, ExportBlocks, Finished,
+    ImportPrefix, KvFailed, KvReady, MapRegion, PackedDrafts, PackedTokens, Pin, PromptLogprobs, Release, Started, StepFrame)
 
 BLOCK = 128
 _KEPT_KEYS = 256
 # Reasons of outputs whose token is real. All others come from ignored sequences (trap 7): their token is the last prompt
 # token, or junk after a grammar died.
+def _new_frame() -> StepFrame:
+    return StepFrame(tokens=PackedTokens(), drafts=PackedDrafts())
+
+
 _TRUE_ENDS = {"stop": EndReason.STOP, "length": EndReason.LENGTH}
 
 
@@ -57,7 +61,9 @@ class Live:
     plan: Plan
     added: int
     stop_ids: frozenset[int]
-    wants_top: bool
+    request: int
+    wants_logprob: bool
+    plain: bool = False  # its tokens need no second look; from the first one on
     keys: list[bytes] = field(default_factory=list)
     imported: ImportPrefix | None = None
     decode: AdmitDecode | None = None
@@ -105,7 +111,7 @@ class Agent:
         self.by_id: dict[int, Live] = {}  # queued or in the engine
         self.by_name: dict[str, Live] = {}  # in the engine
         self.held: dict[int, Held] = {}
-        self.frame = StepFrame(tokens=PackedTokens())
+        self.frame = _new_frame()
         self.region: Region | None = None
         self.kept_keys: OrderedDict[int, list[bytes]] = OrderedDict()  # of ended requests, so that their prefix can go out
         self.uncached = 0  # prompt tokens still to compute: the engine's own sums count cached ones too
@@ -151,7 +157,7 @@ class Agent:
                 self._leave_engine(known)
                 self._end(known, EndReason.FAILED, Error("conflict", "the id was added twice"))
             return
-        live = Live(add, f"{self._names}:{add.id}", Plan({}), self.clock(), frozenset(add.stop_ids), add.top_logprobs > 0,
+        live = Live(add, f"{self._names}:{add.id}", Plan({}), self.clock(), frozenset(add.stop_ids), add.id, add.logprobs,
                     decode=decode)
         self._names += 1
         self.by_id[add.id] = live
@@ -231,7 +237,7 @@ class Agent:
             self._forget(live)
         for request in list(self.held):
             self._release(request)
-        self.frame = StepFrame(tokens=PackedTokens())
+        self.frame = _new_frame()
         self.draining = False
         self.region = None
 
@@ -538,7 +544,7 @@ class Agent:
             outputs = ()
         if len(outputs):
             self._take(outputs)
-        frame, self.frame = self.frame, StepFrame(tokens=PackedTokens())
+        frame, self.frame = self.frame, _new_frame()
         frame.step = self._steps
         frame.load = self.report.read(self, self.clock() - began)
         return frame
@@ -566,43 +572,54 @@ class Agent:
 
     def _take(self, outputs: Any) -> None:
         # Pointers into the engine's pool die with the next step (trap 5): everything is copied here. One output is one
-        # token (trap 6).
-        packed = self.frame.tokens
-        assert isinstance(packed, PackedTokens)
-        by_name, output = self.by_name, self.runtime.output
+        # token (trap 6). This is the one loop over tokens: about a microsecond each.
+        tokens, drafts = self.frame.tokens, self.frame.drafts
+        assert isinstance(tokens, PackedTokens) and isinstance(drafts, PackedDrafts)
+        find, add = self.by_name.get, tokens.add
         for at, (name, token, reason, logprob, drafted, accepted) in enumerate(self.runtime.peek.outputs(outputs)):
-            live = by_name.get(name)
+            live = find(name)
             if live is None:
                 self.counters.dropped_outputs += 1
                 continue
-            if reason and reason not in _TRUE_ENDS:
-                self.counters.dropped_outputs += 1
-                self._end(live, EndReason.FAILED, _error_of(reason, live))
+            if live.plain and not reason and token not in live.stop_ids:
+                live.outputs += 1
+                add(live.request, token, logprob if live.wants_logprob else 0.0)
+                if drafted > 1:
+                    drafts.add(live.request, drafted - 1, accepted - 1)
                 continue
-            if live.outputs == 0:
-                live.first = self.clock()
-                if live.add.prompt_logprobs:
-                    self.frame.prompt_logprobs.append(
-                        PromptLogprobs(live.add.id, list(output.get_prompt_logprobs(int(outputs[at])))))
-            live.outputs += 1
-            if live.wants_top:
-                pointer = int(outputs[at])
-                top = list(zip(output.get_top_token_ids(pointer), output.get_top_logprobs(pointer)))
-                packed.add_top(live.add.id, token, logprob, top[: live.add.top_logprobs])
-            else:
-                packed.add(live.add.id, token, logprob if live.add.logprobs else 0.0)
-            if drafted > 1:
-                self.frame.drafts.append(DraftCount(live.add.id, drafted - 1, accepted - 1))
-            if reason:
-                self._end(live, _TRUE_ENDS[reason])
-            elif token in live.stop_ids:
-                # LLMEngine knows no stop ids (trap 10); what the same step still has of this request is dropped.
-                self._release(live.add.id)
-                if not live.prefilled:
-                    self._leave_engine(live)
-                self._end(live, EndReason.STOP)
-            elif live.prefilled:
-                self._end(live, EndReason.PREFILLED)
+            self._take_one(live, int(outputs[at]), token, reason, logprob)
+            if drafted > 1 and (not reason or reason in _TRUE_ENDS):
+                drafts.add(live.request, drafted - 1, accepted - 1)
+
+    def _take_one(self, live: Live, pointer: int, token: int, reason: str, logprob: float) -> None:
+        """A request's first token, its last, or one with alternatives."""
+        tokens, output = self.frame.tokens, self.runtime.output
+        assert isinstance(tokens, PackedTokens)
+        if reason and reason not in _TRUE_ENDS:
+            self.counters.dropped_outputs += 1
+            self._end(live, EndReason.FAILED, _error_of(reason, live))
+            return
+        if live.outputs == 0:
+            live.first = self.clock()
+            live.plain = not live.add.top_logprobs and not live.prefilled
+            if live.add.prompt_logprobs:
+                self.frame.prompt_logprobs.append(PromptLogprobs(live.request, list(output.get_prompt_logprobs(pointer))))
+        live.outputs += 1
+        if live.add.top_logprobs:
+            top = list(zip(output.get_top_token_ids(pointer), output.get_top_logprobs(pointer)))
+            tokens.add_top(live.request, token, logprob, top[: live.add.top_logprobs])
+        else:
+            tokens.add(live.request, token, logprob if live.wants_logprob else 0.0)
+        if reason:
+            self._end(live, _TRUE_ENDS[reason])
+        elif token in live.stop_ids:
+            # LLMEngine knows no stop ids (trap 10); what the same step still has of this request is dropped.
+            self._release(live.request)
+            if not live.prefilled:
+                self._leave_engine(live)
+            self._end(live, EndReason.STOP)
+        elif live.prefilled:
+            self._end(live, EndReason.PREFILLED)
 
     # ------------------------------------------------------------ the end
 

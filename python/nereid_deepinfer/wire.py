@@ -340,7 +340,7 @@ class StepFrame:
     prompt_logprobs: list[PromptLogprobs] = field(default_factory=list)
     kv_ready: list[KvReady] = field(default_factory=list)
     kv_failed: list[KvFailed] = field(default_factory=list)
-    drafts: list[DraftCount] = field(default_factory=list)
+    drafts: list[DraftCount] | PackedDrafts = field(default_factory=list)
     finished: list[Finished] = field(default_factory=list)
     load: Load = field(default_factory=Load)
 
@@ -565,6 +565,29 @@ load = struct_of(
 _TOKEN = struct.Struct("<QifI")
 
 
+class PackedDrafts:
+    """DraftCounts in the bytes of the wire already."""
+
+    __slots__ = ("count", "data")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.data = bytearray()
+
+    def add(self, request: int, drafted: int, accepted: int) -> None:
+        self.count += 1
+        self.data += _DRAFT.pack(request, drafted, accepted)
+
+    def __bool__(self) -> bool:
+        return self.count > 0
+
+    def __len__(self) -> int:
+        return self.count
+
+
+_DRAFT = struct.Struct("<QII")
+
+
 class PackedTokens:
     """Tokens of one step in the bytes of the wire already: what the agent fills, instead of a TokenOut for each."""
 
@@ -607,6 +630,17 @@ def _write_tokens(out: bytearray, values: list[TokenOut] | PackedTokens) -> None
             f32.write(out, entry[1])
 
 
+_drafts = list_of(struct_of(DraftCount, id=u64, drafted=u32, accepted=u32))
+
+
+def _write_drafts(out: bytearray, values: list[DraftCount] | PackedDrafts) -> None:
+    if isinstance(values, PackedDrafts):
+        out.extend(_U32.pack(values.count))
+        out += values.data
+    else:
+        _drafts.write(out, values)
+
+
 token_outs = _Codec(
     _write_tokens, list_of(struct_of(TokenOut, id=u64, token=i32, logprob=f32, top=token_weights)).read, 4)
 step_frame = struct_of(
@@ -615,7 +649,7 @@ step_frame = struct_of(
     prompt_logprobs=list_of(struct_of(PromptLogprobs, id=u64, logprobs=numbers("f", _not_nan))),
     kv_ready=list_of(struct_of(KvReady, id=u64, first_block=u32, count=u32, offset=u64, length=u64)),
     kv_failed=list_of(struct_of(KvFailed, id=u64, error=error)),
-    drafts=list_of(struct_of(DraftCount, id=u64, drafted=u32, accepted=u32)), finished=list_of(finished), load=load)
+    drafts=_Codec(_write_drafts, _drafts.read, 4), finished=list_of(finished), load=load)
 
 TYPES: dict[int, tuple[type, _Codec]] = {
     1: (Hello, struct_of(Hello, version_min=u16, version_max=u16, client=string)),
