@@ -227,6 +227,7 @@ TEST(Page, IsSelfContainedAndEscaped) {
     EXPECT_NE(html.find("&lt;script&gt;"), std::string::npos);
     EXPECT_NE(html.find("<td class=\"n\">12 ms</td>"), std::string::npos);
     EXPECT_NE(html.find("href=\"#s3\""), std::string::npos);
+    EXPECT_NE(html.find("img-src data:"), std::string::npos);  // heat maps
     for (const char* outside : {"http://", "https://", "src=", "@import", "url("})
         EXPECT_EQ(html.find(outside), std::string::npos) << outside;
 }

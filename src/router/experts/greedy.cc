@@ -89,7 +89,7 @@ void Greedy::group_order(std::span<const float> load) {
     const std::uint32_t per_node = shape_.groups / nodes_;
     for (std::uint32_t g = 0; g < shape_.groups; ++g) {
         float sum = 0;
-        for (std::uint32_t i = 0; i < size; ++i) sum += std::max(0.0F, load[g * size + i]);
+        for (std::uint32_t i = 0; i < size; ++i) sum += sane(load[g * size + i]);
         group_loads_[g] = sum;
         group_pack_[g] = g;  // one group a node: in order, as the reference has it
         group_place_[g] = 0;
@@ -136,8 +136,7 @@ void Greedy::solve_flat(std::span<const ExpertId> experts, std::span<const float
     const auto redundant = static_cast<std::uint32_t>(slots.size()) - n;
     const std::span keys = std::span(sorted_).first(n);
     for (std::uint32_t i = 0; i < n; ++i) {
-        const float w = load[experts[i]];
-        values_[i] = w > 0 ? w : 0.0F;
+        values_[i] = sane(load[experts[i]]);
         counts_[i] = 1;
         keys[i] = heavy(values_[i], i);
     }

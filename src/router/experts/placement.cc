@@ -16,8 +16,6 @@ std::unexpected<Error> bad(const char* field, const std::string& what) {
     return err(Code::kInvalidArgument, fmt::format("{}: {}", field, what), field);
 }
 
-double clean(float load) { return load > 0 ? static_cast<double>(load) : 0.0; }
-
 }  // namespace
 
 Result<void> validate(const Shape& s) {
@@ -93,7 +91,7 @@ double balancedness(const Shape& shape, std::span<const float> load,
         double sum = 0;
         for (const ExpertId e :
              slots.subspan(std::size_t{r} * shape.slots_per_rank(), shape.slots_per_rank()))
-            sum += clean(load[e]) / count[e];
+            sum += sane(load[e]) / count[e];
         total += sum;
         largest = std::max(largest, sum);
     }
@@ -119,7 +117,7 @@ double slot_bound(std::span<const float> load, std::uint32_t slots) {
         bool operator<(const Part& o) const { return load / count < o.load / o.count; }
     };
     std::priority_queue<Part> parts;
-    for (const float w : load) parts.push({clean(w), 1});
+    for (const float w : load) parts.push({sane(w), 1});
     for (std::size_t s = load.size(); s < slots; ++s) {
         Part largest = parts.top();
         parts.pop();
@@ -131,7 +129,7 @@ double slot_bound(std::span<const float> load, std::uint32_t slots) {
 
 double balancedness_bound(const Shape& shape, std::span<const float> load) {
     double total = 0;
-    for (const float w : load) total += clean(w);
+    for (const float w : load) total += sane(w);
     if (total <= 0) return 1;
     const double mean = total / shape.ranks;
     return mean / std::max(mean, slot_bound(load, shape.slots));

@@ -48,6 +48,8 @@ struct Loads {
     }
 };
 
+inline float sane(float load) { return load > 0 ? (load < 1e30F ? load : 1e30F) : 0.0F; }
+
 // slots[l * shape.slots + s] = expert in slot s of layer l (the engines' physical_to_logical_map);
 // rank r has slots r * slots_per_rank() and following.
 struct Placement {

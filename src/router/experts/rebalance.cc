@@ -120,8 +120,7 @@ class Rebalance {
         node_loads_.clear();
         for (std::size_t i = 0; i < experts_.size(); ++i) {
             local_[experts_[i]] = static_cast<Search::Item>(i);
-            const float w = loads_.layer(layer)[experts_[i]];
-            node_loads_.push_back(w > 0 ? w : 0.0F);
+            node_loads_.push_back(sane(loads_.layer(layer)[experts_[i]]));
             loads64_.push_back(node_loads_.back());
         }
         const auto is = node_of(now, layer, node);

@@ -37,8 +37,7 @@ void Solver::refine_groups(std::span<const float> load) {
     }
     for (std::uint32_t g = 0; g < shape_.groups; ++g) {
         loads_[g] = 0;
-        for (const float w : load.subspan(std::size_t{g} * size, size))
-            loads_[g] += std::max(0.0F, w);
+        for (const float w : load.subspan(std::size_t{g} * size, size)) loads_[g] += sane(w);
     }
     group_search_.begin(std::span(loads_).first(shape_.groups), items, items);
     group_search_.run(group_search_.mean());
@@ -53,7 +52,7 @@ void Solver::refine_node(std::uint32_t node, std::span<const float> load,
     const auto experts = greedy_.node_experts(node);
     const std::span loads = std::span(loads_).first(experts.size());
     for (std::size_t i = 0; i < experts.size(); ++i) {
-        loads[i] = std::max(0.0F, load[experts[i]]);
+        loads[i] = sane(load[experts[i]]);
         local_[experts[i]] = static_cast<std::uint16_t>(i);
     }
     const std::span items = std::span(items_).first(slots.size());

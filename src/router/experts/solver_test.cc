@@ -226,7 +226,20 @@ TEST(Solver, ReachesTheTargetsOfTheDesign) {
     }
 }
 
-TEST(Solver, NonsenseLoadsAreZeros) {
+TEST(Solver, RefinesMoreThan64Ranks) {
+    const Shape shape{.experts = 384, .slots = 432, .ranks = 144};
+    Solver solver(shape);
+    Prng prng(8);
+    const auto load = load_of("lognormal", 384, prng);
+    std::vector<ExpertId> slots(shape.slots);
+    solver.solve(load, Method::kGreedy, slots);
+    const double greedy = balancedness(shape, load, slots);
+    solver.solve(load, Method::kRefined, slots);
+    EXPECT_GT(balancedness(shape, load, slots), std::max(0.97, greedy + 0.01)) << greedy;
+    EXPECT_TRUE(check({.shape = shape, .layers = 1, .slots = slots}).ok());
+}
+
+TEST(Solver, NonsenseLoadsAreZerosAndInfiniteOnesAreLarge) {
     const Shape shape{.experts = 8, .slots = 12, .ranks = 4};
     const float nan = std::numeric_limits<float>::quiet_NaN();
     const std::vector<float> load = {nan, -3, 5, 1, 0, -0.0F, 2, nan};
@@ -237,6 +250,13 @@ TEST(Solver, NonsenseLoadsAreZeros) {
         solver.solve(load, m, a);
         solver.solve(clean, m, b);
         EXPECT_EQ(a, b);
+    }
+    const float infinity = std::numeric_limits<float>::infinity();
+    const std::vector<float> huge = {infinity, infinity, 5, 1, 0, 3e38F, 2, infinity};
+    for (const Method m : {Method::kGreedy, Method::kRefined}) {
+        std::vector<ExpertId> a(12);
+        solver.solve(huge, m, a);
+        EXPECT_NEAR(balancedness(shape, huge, a), 1, 0.01);
     }
     EXPECT_EQ(balancedness(shape, std::vector<float>(8, nan),
                            std::vector<ExpertId>{0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3}),
