@@ -407,6 +407,10 @@ Result<Constraint> constrain(const model::Request& request, const ConstraintCont
         constraint.param = choice == Choice::kNamed ? "tool_choice" : "tools";
         constraint.kind = GrammarKind::kLark;
         constraint.calls_only = true;
+        if (context.in_calls) {  // the model finds itself in a call; its arguments are not held
+            constraint.kind = GrammarKind::kNone;
+            return constraint;
+        }
         const std::string before = reasoning_rule(lark, context);
         lark.rule("start", before + "calls");
         TRY(const bool can, write_calls(lark, tools, context, request.parallel_tool_calls));

@@ -47,6 +47,7 @@ struct ConstraintContext {
     bool in_reasoning = false;             // the prompt ends inside reasoning
     std::string_view chat_template = {};   // its source: some families have two notations
     std::uint8_t grammars = 0;             // EngineInfo::grammars
+    bool in_calls = false;                 // the prompt opened the block of calls (opens_calls)
 };
 
 // kInvalidArgument: the request names a tool that it does not have, or gives a schema that is none

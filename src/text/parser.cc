@@ -150,6 +150,15 @@ bool opens_reasoning(Family family, std::string_view prompt) {
     }
 }
 
+bool opens_calls(Family family, std::string_view prompt) {
+    if (family != Family::kDeepSeek4) return false;
+    static constexpr std::string_view kMark =
+        "\uff5c"
+        "DSML\uff5c";
+    return prompt.ends_with(std::string(kMark) + "tool_calls>\n") ||  // V4
+           prompt.ends_with(std::string(kMark) + " calls>\n");        // V4.1
+}
+
 namespace {
 std::span<const std::string_view> markers_of(Family family) {
     static constexpr std::array<std::string_view, 4> kTagged = {"<tool_call>", "</tool_call>",

@@ -41,6 +41,10 @@ std::unique_ptr<OutputParser> make_parser(Family family, const ParserOptions& op
 // marker (A86).
 bool opens_reasoning(Family family, std::string_view prompt_text);
 
+// Whether generation starts inside the block of calls: DeepSeek V4's prompt opens it for a forced
+// call. ParserOptions::in_calls and ConstraintContext::in_calls.
+bool opens_calls(Family family, std::string_view prompt_text);
+
 // The control token whose text this is, or -1.
 TokenId control_token(const Tokenizer& tokenizer, std::string_view text);
 

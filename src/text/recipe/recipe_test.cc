@@ -129,6 +129,7 @@ TEST(Recipe, BodiesAreWhatTheLibraryReads) {
     const auto forced = recipe()->render(recipe_body(request, DeepSeekVersion::kV41));
     ASSERT_TRUE(forced.ok()) << forced.error().message;
     EXPECT_TRUE(forced->in_calls);
+    EXPECT_TRUE(opens_calls(Family::kDeepSeek4, forced->prompt));
     EXPECT_FALSE(forced->thinking);
     model::Request json = question("Give it as you like");
     json.format.kind = model::OutputFormat::Kind::kJsonObject;
