@@ -9,12 +9,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/check.h"
 #include "base/json.h"
 #include "base/result.h"
 #include "dialect/fields.h"
@@ -58,7 +60,8 @@ Result<void> read_fields(const Json& body, std::span<const Field<Context>> table
         return err(Code::kInvalidArgument,
                    fmt::format("The body must be a JSON object, not {}.", body.kind_name()));
     }
-    std::vector<const Json*> found(table.size(), nullptr);
+    std::array<const Json*, 96> found{};  // no allocation on the way of every request
+    CHECK(table.size() <= found.size());
     for (const auto& [name, value] : body.as_object()) {
         const auto field = std::ranges::find(table, std::string_view(name), &Field<Context>::name);
         if (field != table.end()) {

@@ -84,14 +84,7 @@ class Sqlite final : public Database {
 
     Result<void> prepare(const std::string& path) {
         sqlite3_busy_timeout(db_, kBusyMs);
-        // A file that is no database is noticed by the first statement that reads it.
-        Statement version(db_, "PRAGMA user_version");
-        if (version.step() != SQLITE_ROW) {
-            return err(Code::kConfig,
-                       fmt::format("{}: is not a database of Nereid ({}). Mend: name another file.",
-                                   path, sqlite3_errmsg(db_)));
-        }
-        const auto at = version.integer(0);
+        TRY(const std::int64_t at, version(path));
         constexpr auto kKnown = static_cast<std::int64_t>(kMigrations.size());
         if (at < 0 || at > kKnown) {
             return err(
@@ -172,6 +165,15 @@ class Sqlite final : public Database {
     }
 
   private:
+    // A file that is no database is noticed by the first statement that reads it.
+    Result<std::int64_t> version(const std::string& path) const {
+        Statement s(db_, "PRAGMA user_version");
+        if (s.step() == SQLITE_ROW) return s.integer(0);
+        return err(Code::kConfig,
+                   fmt::format("{}: is not a database of Nereid ({}). Mend: name another file.",
+                               path, sqlite3_errmsg(db_)));
+    }
+
     Result<void> run(std::string_view sql) {
         if (sqlite3_exec(db_, std::string(sql).c_str(), nullptr, nullptr, nullptr) == SQLITE_OK)
             return {};

@@ -90,6 +90,7 @@ struct ModelCard {
     std::int64_t created = 0;
     std::string owned_by;
     TokenCount context = 0;
+    Json capabilities = {};  // an object, shown as it is; null = not known
 };
 std::string models_body(
     const std::vector<ModelCard>& models);  // also satisfies the Anthropic SDK (facts/api §4)

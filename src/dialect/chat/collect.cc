@@ -230,6 +230,7 @@ void write_model(JsonWriter& w, const ModelCard& model) {
     w.member("created_at", rfc3339(model.created));
     if (model.context != 0)
         w.member("max_model_len", model.context);  // vLLM's name; opencode and others read it
+    if (model.capabilities.is_object()) w.member("capabilities", model.capabilities);
     w.end_object();
 }
 

@@ -38,7 +38,7 @@ Result<void> stop_sequences(const Json& v, Context& c) {
     return {};
 }
 
-Result<void> system(const Json& v, Context& c) {  // before messages
+Result<void> system_prompt(const Json& v, Context& c) {  // before messages
     TRY(model::Message message, parse_system(v, "system", c.request.ignored_fields));
     if (!message.parts.empty()) c.request.messages.push_back(std::move(message));
     return {};
@@ -107,7 +107,7 @@ Result<void> metadata_of(const Json& v, Context& c) {
 constexpr Field<Context> kCreate[] = {
     {"model", Policy::kImplement, model_name<Context>, true},
     {"max_tokens", Policy::kImplement, max_tokens, true},
-    {"system", Policy::kImplement, system},
+    {"system", Policy::kImplement, system_prompt},
     {"messages", Policy::kImplement, messages, true},
     {"stop_sequences", Policy::kImplement, stop_sequences},
     {"stream", Policy::kImplement, stream<Context>},

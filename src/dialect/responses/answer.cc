@@ -14,7 +14,6 @@
 #include "dialect/segments.h"
 
 namespace nereid::dialect::responses {
-namespace {
 
 void write_usage(JsonWriter& w, const model::Usage& u) {
     w.begin_object().member("input_tokens", u.prompt_tokens);
@@ -26,6 +25,8 @@ void write_usage(JsonWriter& w, const model::Usage& u) {
     w.member("total_tokens", static_cast<std::uint64_t>(u.prompt_tokens) + u.completion_tokens);
     w.end_object();
 }
+
+namespace {
 
 struct Outcome {
     std::string_view status;
@@ -107,6 +108,7 @@ class AnswerImpl final : public Answer, private SegmentSink {
     }
 
     bool ended() const override { return usage_ || error_; }
+    bool failed() const override { return error_.has_value(); }
 
   private:
     void feed(const model::Event& event) {

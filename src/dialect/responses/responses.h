@@ -90,6 +90,7 @@ class Answer : public Encoder, public Whole {
     // a failure it has `error`, and body() the Error.
     virtual std::string result() const = 0;
     virtual bool ended() const = 0;
+    virtual bool failed() const = 0;
 };
 // `create` must outlive the answer.
 std::unique_ptr<Answer> make_answer(ResponseMeta meta, const Create& create, const Seal& seal);
@@ -99,7 +100,9 @@ std::unique_ptr<Answer> make_answer(ResponseMeta meta, const Create& create, con
 std::string response_object(const ResponseMeta& meta, const Create& create, std::string_view status,
                             const Error* error = nullptr);
 
-// The `error` frame for a failure that has no response object, and error.code in OpenAI's words.
+void write_usage(JsonWriter& w, const model::Usage& usage);
+
+// error.code in OpenAI's words.
 std::string_view response_error_code(const Error& error);
 
 }  // namespace nereid::dialect::responses
