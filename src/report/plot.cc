@@ -172,7 +172,6 @@ std::string draw(const BarPlot& plot) {
     constexpr double kBar = 16, kGap = 12;
     const auto groups = static_cast<double>(plot.categories.size());
     const auto bars = static_cast<double>(std::max<std::size_t>(1, plot.series.size()));
-    std::string head;
     std::vector<std::string> names;
     Range range;
     for (const auto& s : plot.series) {

@@ -20,11 +20,8 @@ namespace {
 
 class Agents final : public Source {
   public:
-    Agents(const AgentSpec& spec, Arrivals arrivals, Prng prng)
-        : spec_(spec),
-          arrivals_(std::move(arrivals)),
-          prng_(prng),
-          systems_(std::max(1U, spec.systems), 1.0) {
+    Agents(const AgentSpec& spec, const Arrivals& arrivals, Prng prng)
+        : spec_(spec), arrivals_(arrivals), prng_(prng), systems_(std::max(1U, spec.systems), 1.0) {
         next_session();
     }
 
@@ -183,8 +180,8 @@ Result<std::unique_ptr<Source>> agents(const AgentSpec& spec) {
                    "max_context");
     Prng prng(spec.seed);
     Prng for_arrivals = prng.fork();
-    TRY(Arrivals arrivals, Arrivals::make(spec.arrivals, for_arrivals));
-    return std::make_unique<Agents>(spec, std::move(arrivals), prng);
+    TRY(const Arrivals arrivals, Arrivals::make(spec.arrivals, for_arrivals));
+    return std::make_unique<Agents>(spec, arrivals, prng);
 }
 
 }  // namespace nereid::workload

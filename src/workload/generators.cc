@@ -16,9 +16,9 @@ namespace {
 
 class Synthetic final : public Source {
   public:
-    Synthetic(const SyntheticSpec& spec, Arrivals arrivals, Prng prng)
+    Synthetic(const SyntheticSpec& spec, const Arrivals& arrivals, Prng prng)
         : spec_(spec),
-          arrivals_(std::move(arrivals)),
+          arrivals_(arrivals),
           prng_(prng),
           zipf_(std::max(1U, spec.prefixes), spec.prefix_zipf) {
         for (std::uint32_t p = 0; p < spec.prefixes; ++p)
@@ -169,8 +169,8 @@ Result<std::unique_ptr<Source>> synthetic(const SyntheticSpec& spec) {
                    "prefix_zipf");
     Prng prng(spec.seed);
     Prng for_arrivals = prng.fork();
-    TRY(Arrivals arrivals, Arrivals::make(spec.arrivals, for_arrivals));
-    return std::make_unique<Synthetic>(spec, std::move(arrivals), prng);
+    TRY(const Arrivals arrivals, Arrivals::make(spec.arrivals, for_arrivals));
+    return std::make_unique<Synthetic>(spec, arrivals, prng);
 }
 
 Result<std::unique_ptr<Source>> mix(std::vector<std::unique_ptr<Source>> parts) {

@@ -48,7 +48,8 @@ class Replay final : public Source {
         const std::uint32_t i = order_[static_cast<std::size_t>(in_copy)].entry;
         const Trace::Entry& e = trace_.entries()[i];
         // Which instance of the trace this is; instance 0 keeps the ids of the file.
-        const std::uint64_t instance = head.copy * options_.repeats + head.index / order_.size();
+        const std::uint64_t instance =
+            std::uint64_t{head.copy} * options_.repeats + head.index / order_.size();
         out.id = next_id_++;
         out.arrival = head.at;
         out.input_tokens = e.input_tokens;

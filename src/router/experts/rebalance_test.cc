@@ -159,7 +159,7 @@ TEST(LoadWindow, SumsTheLastBuckets) {
         history.push_back(step);
         // Whole buckets before the current one, and what the current one has.
         const std::size_t in_current = step % 2 + 1;
-        const std::size_t seen = std::min<std::size_t>(history.size(), 2 * 2 + in_current);
+        const std::size_t seen = std::min<std::size_t>(history.size(), std::size_t{4} + in_current);
         const float expected = static_cast<float>(
             std::accumulate(history.end() - static_cast<std::ptrdiff_t>(seen), history.end(), 0U));
         EXPECT_EQ(window.loads().values[0], expected) << step;

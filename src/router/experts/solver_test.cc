@@ -148,10 +148,10 @@ double best_of_all(const Shape& shape, std::span<const float> load) {
             return;
         }
         const bool first_of_rank = s % shape.slots_per_rank() == 0;
-        for (ExpertId e = first_of_rank ? ExpertId{0} : slots[s - 1]; e < shape.experts; ++e) {
+        for (std::uint32_t e = first_of_rank ? 0U : slots[s - 1]; e < shape.experts; ++e) {
             // Ranks in ascending order of their first expert.
             if (first_of_rank && s != 0 && e < slots[s - shape.slots_per_rank()]) continue;
-            slots[s] = e;
+            slots[s] = static_cast<ExpertId>(e);
             self(self, s + 1);
         }
     };
