@@ -105,6 +105,7 @@ io::Task<Result<void>> EngineHost::State::serve(std::unique_ptr<io::Stream> stre
     ++counters.connections;
     Connection c(loop, std::move(stream));
     current = &c;
+    engine.set_waker([&c] { c.wake.push(0); });
     Result<void> result;
     if (co_await greet(c)) {
         io::RootTask
@@ -117,6 +118,7 @@ io::Task<Result<void>> EngineHost::State::serve(std::unique_ptr<io::Stream> stre
     }
     c.stream->close();
     current = nullptr;
+    engine.set_waker({});
     if (result.ok()) result = abort_requests(c);
     co_return result;
 }
