@@ -1,7 +1,11 @@
 # `./dev peers`: what benchmarks compare with, installed into the cache. It ends with the paths, as KEY=VALUE lines on stdout.
 # shellcheck shell=bash
 
+# shellcheck source=tools/dev/peers_eplb.sh
+source "$ROOT/tools/dev/peers_eplb.sh"
+
 peers() {
+    [ "${1:-}" != eplb ] || { eplb_peers; return; }
     stage "packages, llama.cpp, model" setup
     install_packages peers
     # llama-server from the very tree and folder that our engine links.
