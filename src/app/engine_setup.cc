@@ -9,6 +9,7 @@
 
 #include "engine/llama/llama_engine.h"
 #include "engine/scripted/scripted_engine.h"
+#include "engine/scripted/scripted_text.h"
 
 namespace nereid::app {
 
@@ -41,6 +42,11 @@ engine::llama::LlamaOptions llama_options(const EngineOptions& o) {
     return out;
 }
 
+Result<engine::scripted::Script> script_of(const EngineOptions& options) {
+    if (options.script.empty()) return engine::scripted::Script();
+    return engine::scripted::load_script(options.script);
+}
+
 }  // namespace
 
 std::string default_model_path() {
@@ -54,9 +60,9 @@ std::string default_model_path() {
 
 void EngineOptions::bind(io::ConfigBinder& b) {
     b.knob("engine.kind", kind,
-           {.choices = {"llama", "scripted"},
+           {.choices = {"llama", "scripted", "deepinfer"},
             .doc = "llama: the embedded llama.cpp; scripted: answers from a script, for tests and "
-                   "benchmarks."});
+                   "benchmarks; deepinfer: a group of DeepInfer ranks (docs/ops/deepinfer.md)."});
     b.knob("engine.model", model,
            {.doc = "GGUF file. Empty: the default model where ./dev puts it."});
     b.knob("engine.context", context,
@@ -101,6 +107,17 @@ void EngineOptions::bind(io::ConfigBinder& b) {
     b.knob("engine.seed", seed,
            {.min = 0, .max = 9e15, .doc = "For requests that bring no seed; 0: from the clock."});
     b.knob("engine.script", script, {.doc = "Script of the scripted engine."});
+    b.knob("engine.deepinfer", deepinfer, {.doc = "TOML file of the DeepInfer group."});
+    b.knob("engine.deepinfer_name", deepinfer_name, {.doc = "What clients call its model."});
+    b.knob("engine.deepinfer_python", deepinfer_python,
+           {.doc = "Python 3.11 or newer that reads the group's file; ranks run with the file's "
+                   "own `python`."});
+    b.knob("engine.deepinfer_package", deepinfer_package,
+           {.doc = "Folder that holds nereid_deepinfer. Empty: Python finds it by itself."});
+    b.knob("engine.deepinfer_progress_timeout", deepinfer_progress_timeout,
+           {.min = 1,
+            .doc = "A rank that is silent for this long is stuck: the whole group is started "
+                   "again."});
 }
 
 std::string EngineOptions::model_path() const {
@@ -108,6 +125,11 @@ std::string EngineOptions::model_path() const {
 }
 
 std::string EngineOptions::model_name() const {
+    if (kind == "deepinfer") return deepinfer_name;
+    if (kind == "scripted") {
+        const auto loaded = script_of(*this);
+        return loaded.ok() ? loaded->model_id : "scripted";
+    }
     return std::filesystem::path(model_path()).stem().string();
 }
 
@@ -132,10 +154,7 @@ Result<void> check_model_file(const EngineOptions& options) {
 
 Result<std::unique_ptr<engine::Engine>> make_engine(const EngineOptions& options) {
     if (options.kind == "scripted") {
-        engine::scripted::Script script;
-        if (!options.script.empty()) {
-            TRY(script, engine::scripted::load_script(options.script));
-        }
+        TRY(engine::scripted::Script script, script_of(options));
         return std::unique_ptr<engine::Engine>(
             std::make_unique<engine::scripted::ScriptedEngine>(std::move(script)));
     }
@@ -145,12 +164,11 @@ Result<std::unique_ptr<engine::Engine>> make_engine(const EngineOptions& options
 }
 
 Result<text::TextModel> open_text(const EngineOptions& options) {
-    if (options.kind != "llama") {
-        return err(
-            Code::kConfig,
-            fmt::format("engine.kind = \"{}\" has no tokenizer, so `nereid serve` cannot speak "
-                        "for it. Mend: leave engine.kind out, or use `nereid worker`.",
-                        options.kind));
+    // Without a GGUF file beside it a DeepInfer group is spoken to in bytes.
+    const bool bytes = options.kind == "deepinfer" && options.model.empty();
+    if (options.kind == "scripted" || bytes) {
+        TRY(const engine::scripted::Script script, script_of(options));
+        return engine::scripted::scripted_text(script);
     }
     TRY_VOID(check_model_file(options));
     return text::open_gguf_text(options.model_path());

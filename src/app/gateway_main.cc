@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "app/state_setup.h"
 #include "cli/command.h"
 #include "engine/openai/base_url.h"
 #include "engine/openai/text_backend.h"
@@ -89,11 +90,13 @@ Result<int> run(const cli::Invocation& invocation) {
     ProcessLog process_log(options.log, frontend.loop());
     ops::Logger& log = process_log.logger();
     ops::Registry metrics;
+    TRY(const auto state, StateHolder::open(options.gateway.state));
     TRY_VOID(frontend.check_port_is_free(options.gateway));
     std::vector<gateway::ModelEntry> models;
     models.push_back(model_entry(options, frontend.loop().wall_now().seconds()));
-    TRY(const auto gateway,
-        gateway::make_gateway(frontend.shards(), options.gateway, std::move(models), log, metrics));
+    TRY(const auto gateway, gateway::make_gateway(frontend.shards(), options.gateway,
+                                                  std::move(models), log, metrics, state->state()));
+    frontend.loop().spawn(state->keep_clean(frontend.loop(), log));
     TRY(const auto at, gateway->start());
     const std::string url = url_of(at, !options.gateway.tls_cert.empty());
     const std::string text = fmt::format("nereid: listening on {} before {}. Try:\n\n{}\n\n", url,

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "app/runtime_folder.h"
+#include "app/state_setup.h"
 #include "cli/command.h"
 #include "io/real_process.h"
 #include "ops/metrics.h"
@@ -33,7 +34,8 @@ Result<std::vector<std::string>> child_command(const ServeOptions& options,
                                                const RuntimeFolder& folder,
                                                const std::string& socket) {
     EngineOptions engine = options.engine;
-    engine.model = engine.model_path();
+    // An empty one means something for DeepInfer (see open_text).
+    if (engine.kind != "deepinfer") engine.model = engine.model_path();
     TRY(const std::string file,
         folder.write("worker.toml",
                      io::config_toml([&engine](io::ConfigBinder& b) { engine.bind(b); })));
@@ -108,13 +110,15 @@ Result<int> serve(const cli::Invocation& invocation) {
     const auto worker = pools::make_local_worker(frontend.loop(), frontend.network(), launcher, log,
                                                  metrics, options.worker);
 
+    TRY(const auto state, StateHolder::open(options.gateway.state));
     TRY_VOID(frontend.check_port_is_free(options.gateway));
     std::vector<gateway::ModelEntry> models;
     models.push_back(
         model_entry(options, std::move(text), *worker, frontend.loop().wall_now().seconds()));
     const std::string name = models[0].id;
-    TRY(const auto gateway,
-        gateway::make_gateway(frontend.shards(), options.gateway, std::move(models), log, metrics));
+    TRY(const auto gateway, gateway::make_gateway(frontend.shards(), options.gateway,
+                                                  std::move(models), log, metrics, state->state()));
+    frontend.loop().spawn(state->keep_clean(frontend.loop(), log));
     TRY(const auto at, gateway->start());
     const std::string url = url_of(at, !options.gateway.tls_cert.empty());
     say(fmt::format("nereid: listening on {}; {} is loading", url, name));
@@ -146,7 +150,9 @@ const Aliases& serve_aliases() {
                                     {"tls-key", "gateway.tls_key"},
                                     {"parallel", "engine.parallel"},
                                     {"threads", "engine.threads"},
-                                    {"engine", "engine.kind"}};
+                                    {"engine", "engine.kind"},
+                                    {"script", "engine.script"},
+                                    {"state", "gateway.state"}};
     return aliases;
 }
 

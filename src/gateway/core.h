@@ -12,6 +12,7 @@
 #include "gateway/admission.h"
 #include "gateway/auth.h"
 #include "gateway/gateway.h"
+#include "gateway/job_table.h"
 #include "gateway/probe.h"
 #include "io/tls.h"
 #include "store/records.h"
@@ -30,6 +31,8 @@ struct Core {
           log(logger),
           registry(metrics),
           records(std::move(kept.records)),
+          records_shared(kept.shared),
+          process_id(std::move(kept.process_id)),
           aead(kept.secret) {}
     Admission admission;
     Probe probe;
@@ -37,7 +40,10 @@ struct Core {
     ops::Registry& registry;
     AccessLog access_log;
     std::shared_ptr<store::Records> records;  // never null
+    bool records_shared;                      // with other gateways
+    std::string process_id;                   // tells our records from those of others
     Aead aead;                                // seals reasoning that clients keep
+    JobTable jobs;                            // background responses and repeatable requests
     std::unique_ptr<io::TlsServer> tls;       // null = plain
 };
 

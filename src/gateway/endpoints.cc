@@ -135,11 +135,11 @@ io::Task<void> answer(Exchange& x, Result<std::string> body) {
 }  // namespace
 
 io::Task<void> serve_models(Exchange& x, const ShardModels& models) {
-    return x.send_json(200, chat::models_body(models.cards()));
+    return x.send_json(200, chat::models_body(models.cards(x.options())));
 }
 
 io::Task<void> serve_model(Exchange& x, const ShardModels& models, std::string_view id) {
-    for (const auto& card : models.cards()) {
+    for (const auto& card : models.cards(x.options())) {
         if (card.id == id) return x.send_json(200, chat::model_body(card));
     }
     return x.fail(no_such_model(id));

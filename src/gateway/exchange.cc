@@ -58,11 +58,17 @@ Exchange::~Exchange() {
 }
 
 bool Exchange::authenticate() {
-    if (!settings_->keys) return true;
+    if (adopted_ || !settings_->keys) return true;
     key_ = settings_->keys->find(presented_key(http_.headers));
     if (key_ == nullptr) return false;
     record.key = key_->name;
     return true;
+}
+
+void Exchange::adopt_key(const ApiKey* key) {
+    key_ = key;
+    adopted_ = true;
+    if (key != nullptr) record.key = key->name;
 }
 
 Result<void> Exchange::admit() {
@@ -99,6 +105,7 @@ io::Task<void> Exchange::fail(Error error) {
     const int status =
         messages ? dialect::messages::error_status(error) : code_info(error.code).http_status;
     ended_as(code_info(error.code).name);
+    failure_ = error;
     io::Headers h = headers(kJson);
     add_retry_headers(h, error, status, options().retry_after);
     if (status == 401) h.add("www-authenticate", "Bearer");

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -25,11 +26,15 @@ class Exchange {
     Exchange& operator=(const Exchange&) = delete;
 
     io::HttpRequest& http() { return http_; }
+    const io::HttpRequest& http() const { return http_; }
     io::HttpReply& reply() { return reply_; }
     io::Loop& loop() { return loop_; }
+    const io::Clock& clock() const { return loop_; }
     Core& core() { return core_; }
+    const Core& core() const { return core_; }
     const GatewayOptions& options() const { return settings_->options; }
     const Settings& settings() const { return *settings_; }
+    std::shared_ptr<const Settings> shared_settings() const { return settings_; }
     const ApiKey* key() const { return key_; }
 
     RequestRecord record;
@@ -39,6 +44,9 @@ class Exchange {
 
     // false: no valid key was presented. Always true without a key file.
     bool authenticate();
+    // For a request that another one has started: its key, from the same settings.
+    void adopt_key(const ApiKey* key);
+    bool adopted() const { return adopted_; }
     Result<void> admit();
     void drop_slot() { ticket_.release(); }
 
@@ -50,6 +58,9 @@ class Exchange {
     // The error in the route's own shape, with its status and retry hints; nothing may have been
     // sent before.
     io::Task<void> fail(Error error);
+
+    // What fail() has said, if it was called.
+    const std::optional<Error>& failure() const { return failure_; }
 
     // Sets why it ended, unless that is known already.
     void ended_as(std::string_view why);
@@ -64,6 +75,8 @@ class Exchange {
     io::HttpReply& reply_;
     const ApiKey* key_ = nullptr;
     Admission::Ticket ticket_;
+    std::optional<Error> failure_;
+    bool adopted_ = false;
 };
 
 }  // namespace nereid::gateway

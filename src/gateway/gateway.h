@@ -44,8 +44,12 @@ struct GatewayOptions {
     io::SizeBytes max_header{64ull << 10};
     bool strict_fields = false;
     std::int64_t max_n = 16;
-    std::string access_log = "stderr";  // "stderr", "off" or a file
-    void bind(io::ConfigBinder& b);     // "gateway.*"
+    std::string state = "memory";                      // "memory", a file, or postgres://...
+    Duration state_ttl = std::chrono::hours(24 * 30);  // of stored responses, files, ...; 0 = ever
+    std::string image_urls = "fetch";                  // "fetch" or "refuse"
+    bool image_private = false;                        // fetch images from private addresses too
+    std::string access_log = "stderr";                 // "stderr", "off" or a file
+    void bind(io::ConfigBinder& b);                    // "gateway.*"
     // What the binder cannot see: host/keys/tls combinations. kConfig with the mend.
     Result<void> validate() const;
 };
@@ -92,6 +96,8 @@ class Gateway {
 // What outlives requests and, in a database, the process.
 struct State {
     std::shared_ptr<store::Records> records;  // null = in memory, on the first shard's loop
+    bool shared = false;                      // other gateways use the same records
+    std::string process_id;                   // differs between processes and starts
     Digest256 secret{};                       // seals what clients keep for us; random
 };
 

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "dialect/chat/chat.h"
+#include "gateway/image_fetch.h"
 #include "gateway/responder.h"
 #include "gateway/subtask.h"
 #include "gateway/token_plan.h"
@@ -80,13 +81,18 @@ io::Task<void> run_tokens(Exchange& x, ShardTools tools, ShardModel& m, model::R
         co_await x.fail(info.error());
         co_return;
     }
+    if ((*info)->images && names_images(request)) {
+        auto fetched = co_await fetch_images(x, tools.network, request);
+        if (!fetched.ok()) co_return co_await x.fail(std::move(fetched.error()));
+    }
     const TimePoint begin = x.loop().now();
     const model::Namespace ns = m.kv_namespace(x.record.key, **info);
     auto plan = plan_tokens(request, {.text = m.entry->text,
                                       .info = **info,
                                       .context_limit = m.entry->context_tokens,
                                       .kv_namespace = ns,
-                                      .seed = tools.prng.next() >> 1});
+                                      .seed = tools.prng.next() >> 1,
+                                      .family = m.family});
     x.record.render = x.loop().now() - begin;
     if (!plan.ok()) {
         co_await x.fail(std::move(plan.error()));
@@ -97,11 +103,16 @@ io::Task<void> run_tokens(Exchange& x, ShardTools tools, ShardModel& m, model::R
                    .echo = std::move(plan->echo),
                    .prompt_tokens = plan->prompt_tokens.empty() ? 0 : plan->prompt_tokens[0]};
     Responder responder(x, form, std::move(facts), request.stream);
-    TokenRequest tokens(x, m, request, *std::move(plan), responder);
+    TokenRequest tokens(x, m, request, *std::move(plan), responder, hex_id(tools.prng));
     co_await tokens.run();
 }
 
-io::Task<void> run_text(Exchange& x, ShardModel& m, model::Request request, Form& form) {
+io::Task<void> run_text(Exchange& x, ShardTools tools, ShardModel& m, model::Request request,
+                        Form& form) {
+    if (names_images(request)) {
+        auto fetched = co_await fetch_images(x, tools.network, request);
+        if (!fetched.ok()) co_return co_await x.fail(std::move(fetched.error()));
+    }
     Responder responder(x, form, {.system_fingerprint = {}, .choices = request.n, .echo = {}},
                         request.stream);
     request.model = m.entry->id;  // an alias means nothing to the server
@@ -111,8 +122,9 @@ io::Task<void> run_text(Exchange& x, ShardModel& m, model::Request request, Form
         &x.record.worker);
 }
 
-// Runs `work`, and cuts it short when the client goes away. (The disconnect is told from the loop,
-// never on the stack of `work`.)
+}  // namespace
+
+// The disconnect is told from the loop, never on the stack of `work`.
 io::Task<void> run_until_gone(Exchange& x, io::Task<void> work) {
     Subtask task;
     const auto cancel = std::make_shared<Subtask*>(&task);
@@ -122,8 +134,6 @@ io::Task<void> run_until_gone(Exchange& x, io::Task<void> work) {
     task.start(std::move(work));
     if (!co_await task.join()) x.record.end = kEndClientGone;
 }
-
-}  // namespace
 
 std::string hex_id(Prng& prng) {
     return fmt::format("{:016x}{:08x}", prng.next(), prng.next() >> 32);
@@ -182,7 +192,7 @@ io::Task<void> run_request(Exchange& x, ShardTools tools, model::Request request
         co_return;
     }
     auto work = m->worker ? run_tokens(x, tools, *m, std::move(request), form)
-                          : run_text(x, *m, std::move(request), form);
+                          : run_text(x, tools, *m, std::move(request), form);
     co_await run_until_gone(x, std::move(work));
 }
 

@@ -3,6 +3,7 @@
 // Messages and Responses parse for themselves and end in run_request.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -10,6 +11,7 @@
 #include "base/prng.h"
 #include "gateway/exchange.h"
 #include "gateway/form.h"
+#include "gateway/jobs.h"
 #include "gateway/models.h"
 #include "model/request.h"
 
@@ -19,6 +21,10 @@ namespace nereid::gateway {
 struct ShardTools {
     ShardModels& models;
     Prng& prng;  // ids and default seeds
+    Jobs& jobs;
+    io::Network& network;  // for images by URL
+    // Answers a request of its own route, as if it had come over a connection (batches).
+    const std::function<io::Task<void>(Exchange&, const RouteMatch&)>& dispatch;
 };
 
 // Completes when the response is complete or the client gone.
@@ -27,6 +33,9 @@ io::Task<void> generate(Exchange& x, ShardTools tools);
 // Runs a parsed request into a response of `form`. Every failure has been answered when it
 // completes.
 io::Task<void> run_request(Exchange& x, ShardTools tools, model::Request request, Form& form);
+
+// Runs `work`, and cuts it short when the client of `x` goes away.
+io::Task<void> run_until_gone(Exchange& x, io::Task<void> work);
 
 // The body of a request as JSON. kInvalidArgument, counted as a parse error.
 Result<Json> parse_body(Exchange& x);

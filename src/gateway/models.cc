@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "gateway/token_plan.h"
+#include "text/parser.h"
 
 namespace nereid::gateway {
 namespace {
@@ -69,6 +70,10 @@ ShardModels::ShardModels(const std::vector<ModelEntry>& entries, const ShardCont
     for (const ModelEntry& entry : entries) {
         ShardModel m;
         m.entry = &entry;
+        if (entry.text.chat_template) {
+            m.family = text::detect_family(entry.text.chat_template->source());
+            m.marker_tokens = text::marker_tokens(m.family, *entry.text.tokenizer);
+        }
         if (entry.worker)
             m.worker = entry.worker(*context.loop);
         else
@@ -84,11 +89,45 @@ ShardModel* ShardModels::find(std::string_view name) {
     return at == by_name_.end() ? nullptr : &models_[at->second];
 }
 
-std::vector<dialect::chat::ModelCard> ShardModels::cards() const {
+// What a request may ask of the model; what goes beyond is refused by the same names (token_plan).
+Json ShardModel::capabilities(const GatewayOptions& options) const {
+    Json out;
+    Json kinds(Json::Array{});
+    if (!worker) {
+        out.set("engine", "text");  // its own server says what it can
+    } else if (worker->status().info) {
+        const model::EngineInfo& info = *worker->status().info;
+        const auto kind = [&](model::GrammarKind k, const char* name) {
+            if ((info.grammars & static_cast<std::uint8_t>(k)) != 0)
+                kinds.as_array().emplace_back(name);
+        };
+        kind(model::GrammarKind::kJsonSchema, "json_schema");
+        kind(model::GrammarKind::kRegex, "regex");
+        kind(model::GrammarKind::kLark, "lark");
+        kind(model::GrammarKind::kGbnf, "gbnf");
+        kind(model::GrammarKind::kEbnf, "ebnf");
+        const bool tools = entry->text.chat_template && entry->text.chat_template->supports_tools();
+        out.set("engine", info.engine).set("chat", entry->text.chat_template != nullptr);
+        out.set("tools", tools).set("tool_notation", text::name_of(family));
+        out.set("forced_tool_choice", tools && kinds.size() != 0);
+        out.set("structured_outputs", std::move(kinds)).set("images", info.images);
+        out.set("logprobs", info.logprobs).set("top_logprobs", info.max_top_logprobs);
+        out.set("logit_bias", info.logit_bias).set("penalties", info.penalties);
+        out.set("seed", info.seeds).set("embeddings", info.embeddings);
+        out.set("replay", info.replay == model::ReplayClass::kExact ? "exact" : "bounded");
+    }
+    Json limits;
+    limits.set("context_tokens", context()).set("n", options.max_n);
+    limits.set("body_bytes", static_cast<std::uint64_t>(options.max_body.value));
+    out.set("limits", std::move(limits));
+    return out;
+}
+
+std::vector<dialect::chat::ModelCard> ShardModels::cards(const GatewayOptions& options) const {
     std::vector<dialect::chat::ModelCard> out;
     for (const ShardModel& m : models_) {
         const auto card = [&](const std::string& id) {
-            out.push_back({id, m.entry->created, "nereid", m.context()});
+            out.push_back({id, m.entry->created, "nereid", m.context(), m.capabilities(options)});
         };
         card(m.entry->id);
         for (const std::string& alias : m.entry->aliases) card(alias);

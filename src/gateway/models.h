@@ -11,6 +11,7 @@
 #include "dialect/chat/chat.h"
 #include "gateway/gateway.h"
 #include "model/block_key.h"
+#include "text/family.h"
 
 namespace nereid::gateway {
 
@@ -20,12 +21,16 @@ struct ShardModel {
     const ModelEntry* entry = nullptr;
     std::unique_ptr<pools::WorkerHandle> worker;
     std::unique_ptr<pools::TextBackend> backend;
+    text::Family family = text::Family::kGeneric;  // of the chat template
+    std::vector<TokenId> marker_tokens;            // that its parser has to see
 
     // What the engine said in its last greeting. kUnavailable with the reason while there is none,
     // or when no request can be taken (given up, draining, stopped).
     Result<const model::EngineInfo*> engine() const;
     // Tokens of prompt and answer; 0 = unknown.
     TokenCount context() const;
+    // What a request may ask for, for /v1/models.
+    Json capabilities(const GatewayOptions& options) const;
     // Why requests would not be answered now; empty = ready.
     std::string not_ready() const;
     // The namespace of KV blocks for one tenant; of the engine's present incarnation.
@@ -45,7 +50,7 @@ class ShardModels {
     ShardModel* only() { return models_.size() == 1 ? &models_[0] : nullptr; }
     const std::vector<ShardModel>& all() const { return models_; }
     // Ids and aliases, in the order of the configuration.
-    std::vector<dialect::chat::ModelCard> cards() const;
+    std::vector<dialect::chat::ModelCard> cards(const GatewayOptions& options) const;
 
   private:
     std::vector<ShardModel> models_;

@@ -50,6 +50,23 @@ void GatewayOptions::bind(io::ConfigBinder& b) {
             .max = 128,
             .reload = true,
             .doc = "Largest `n` of a request."});
+    b.knob(
+        "gateway.state", state,
+        {.doc = "Where responses, conversations, files and batches are kept: \"memory\", an SQLite "
+                "file, or postgres://... (the password in PGPASSWORD)."});
+    b.knob("gateway.state_ttl", state_ttl,
+           {.min = 0,
+            .reload = true,
+            .doc = "How long responses, conversations, files and batches are kept; 0: for ever."});
+    b.knob(
+        "gateway.image_urls", image_urls,
+        {.choices = {"fetch", "refuse"},
+         .reload = true,
+         .doc = "Images that requests name by URL: fetched (from public addresses), or refused."});
+    b.knob("gateway.image_private", image_private,
+           {.reload = true,
+            .doc = "Fetch images from private addresses too: callers can then reach what this "
+                   "machine can."});
     b.knob("gateway.access_log", access_log,
            {.doc = "Where the line per request goes: \"stderr\", \"off\", or a file."});
 }

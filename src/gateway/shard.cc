@@ -3,9 +3,14 @@
 #include <utility>
 
 #include "dialect/openai_error.h"
+#include "gateway/batches.h"
+#include "gateway/conversations.h"
 #include "gateway/endpoints.h"
+#include "gateway/files.h"
 #include "gateway/generate.h"
+#include "gateway/idempotency.h"
 #include "gateway/messages_endpoint.h"
+#include "gateway/responses_endpoint.h"
 
 namespace nereid::gateway {
 namespace {
@@ -71,10 +76,13 @@ GatewayShard::GatewayShard(Core& core, ShardContext context, std::size_t number,
                            const std::vector<ModelEntry>& entries)
     : core_(core),
       loop_(*context.loop),
+      network_(*context.network),
       settings_(std::move(settings)),
       prng_(static_cast<std::uint64_t>(context.loop->wall_now().since_epoch.count()) * 1000 +
             number),
-      models_(entries, context) {
+      models_(entries, context),
+      dispatch_([this](Exchange& x, const RouteMatch& route) { return dispatch(x, route); }),
+      jobs_(core, *context.loop) {
     io::HttpLimits limits = limits_of(settings_->options);
     limits.error_body = [this](int status, std::string_view message, io::Headers& headers) {
         headers.add("content-type", "application/json");
@@ -111,15 +119,57 @@ io::Task<void> GatewayShard::dispatch(Exchange& x, const RouteMatch& route) {
     if (route.route == Route::kUnknown) return serve_unknown_route(x);
     if (!route.method_allowed) return serve_wrong_method(x, route.allow);
     if (is_encoded(x.http())) return refuse_encoding(x);
+    const ShardTools tools{models_, prng_, jobs_, network_, dispatch_};
+    if (is_repeatable(x, route.route)) return serve_repeatable(x, tools, route.route);
     switch (route.route) {
         case Route::kChat:
         case Route::kCompletions:
         case Route::kEmbeddings:
-            return generate(x, {models_, prng_});
+            return generate(x, tools);
         case Route::kMessages:
-            return serve_messages(x, {models_, prng_});
+            return serve_messages(x, tools);
         case Route::kCountTokens:
-            return serve_count_tokens(x, {models_, prng_});
+            return serve_count_tokens(x, tools);
+        case Route::kResponses:
+            return serve_responses(x, tools);
+        case Route::kResponse:
+            return serve_response(x, tools, std::string(route.id));
+        case Route::kResponseCancel:
+            return serve_response_cancel(x, tools, std::string(route.id));
+        case Route::kInputItems:
+            return serve_input_items(x, std::string(route.id));
+        case Route::kInputTokens:
+            return serve_input_tokens(x, tools);
+        case Route::kCompact:
+            return serve_compact(x, tools);
+        case Route::kConversations:
+            return serve_conversations(x, tools);
+        case Route::kConversation:
+            return serve_conversation(x, std::string(route.id));
+        case Route::kConversationItems:
+            return serve_conversation_items(x, tools, std::string(route.id));
+        case Route::kConversationItem:
+            return serve_conversation_item(x, std::string(route.id), std::string(route.id2));
+        case Route::kMessageBatches:
+            return serve_message_batches(x, tools);
+        case Route::kMessageBatch:
+            return serve_message_batch(x, std::string(route.id));
+        case Route::kMessageBatchCancel:
+            return serve_message_batch_cancel(x, std::string(route.id));
+        case Route::kMessageBatchResults:
+            return serve_message_batch_results(x, std::string(route.id));
+        case Route::kFiles:
+            return serve_files(x, tools);
+        case Route::kFile:
+            return serve_file(x, std::string(route.id));
+        case Route::kFileContent:
+            return serve_file_content(x, std::string(route.id));
+        case Route::kBatches:
+            return serve_batches(x, tools);
+        case Route::kBatch:
+            return serve_batch(x, std::string(route.id));
+        case Route::kBatchCancel:
+            return serve_batch_cancel(x, std::string(route.id));
         case Route::kModels:
             return serve_models(x, models_);
         case Route::kModel:

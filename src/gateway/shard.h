@@ -10,6 +10,7 @@
 #include "base/prng.h"
 #include "gateway/core.h"
 #include "gateway/exchange.h"
+#include "gateway/jobs.h"
 #include "gateway/models.h"
 #include "io/root_task.h"
 
@@ -40,9 +41,12 @@ class GatewayShard {
 
     Core& core_;
     io::Loop& loop_;
+    io::Network& network_;
     std::shared_ptr<const Settings> settings_;
     Prng prng_;
     ShardModels models_;
+    std::function<io::Task<void>(Exchange&, const RouteMatch&)> dispatch_;
+    Jobs jobs_;
     std::unique_ptr<io::HttpServer> server_;  // goes before what its handlers use
     io::RootTask draining_;
 };

@@ -7,11 +7,13 @@
 
 #include <fmt/format.h>
 
+#include "text/grammar.h"
+#include "text/parser.h"
+
 namespace nereid::gateway {
 namespace {
 
 using model::GrammarKind;
-using model::OutputFormat;
 using model::Request;
 
 std::unexpected<Error> lacking(std::string_view field) {
@@ -66,7 +68,7 @@ Result<void> check_output(const Request& r, const model::EngineInfo& info) {
     return {};
 }
 
-Result<void> check_tools(Request& r, const text::TextModel& text) {
+Result<void> check_tools(Request& r, const text::TextModel& text, const model::EngineInfo& info) {
     using Kind = model::ToolChoice::Kind;
     if (r.tools.empty()) return {};
     if (r.tool_choice.kind == Kind::kNone) {
@@ -79,7 +81,7 @@ Result<void> check_tools(Request& r, const text::TextModel& text) {
                    "`tool_choice` to \"none\".",
                    "tools");
     }
-    if (r.tool_choice.kind != Kind::kAuto) {
+    if (r.tool_choice.kind != Kind::kAuto && !has(info, GrammarKind::kLark)) {
         return err(
             Code::kUnsupported,
             "This model cannot be made to call a tool; `tool_choice` may be \"auto\" or \"none\".",
@@ -102,36 +104,6 @@ Result<void> check_embeddings(const Request& r, const model::EngineInfo& info) {
     return {};
 }
 
-struct Grammar {
-    GrammarKind kind = GrammarKind::kNone;
-    std::string text;
-};
-Result<Grammar> plan_grammar(const OutputFormat& format, const model::EngineInfo& info) {
-    using Kind = OutputFormat::Kind;
-    Grammar g;
-    switch (format.kind) {
-        case Kind::kText:
-            return g;
-        case Kind::kJsonObject:
-            g = {GrammarKind::kJsonSchema, R"({"type":"object"})"};
-            break;
-        case Kind::kJsonSchema:
-            g = {GrammarKind::kJsonSchema, format.schema.dump()};
-            break;
-        case Kind::kRegex:
-            g = {GrammarKind::kRegex, format.source};
-            break;
-        case Kind::kGrammar:
-            g.kind = format.syntax == "lark"   ? GrammarKind::kLark
-                     : format.syntax == "ebnf" ? GrammarKind::kEbnf
-                                               : GrammarKind::kGbnf;
-            g.text = format.source;
-            break;
-    }
-    if (!has(info, g.kind)) return lacking("response_format");
-    return g;
-}
-
 Result<std::vector<TokenId>> checked_ids(const std::vector<TokenId>& ids, std::uint32_t vocab,
                                          std::string_view field) {
     for (const TokenId id : ids) {
@@ -145,10 +117,12 @@ Result<std::vector<TokenId>> checked_ids(const std::vector<TokenId>& ids, std::u
 
 struct Prompt {
     std::vector<TokenId> tokens;
-    std::string text;  // with echo
+    std::string text;           // with echo
+    bool in_reasoning = false;  // chat
 };
 
-Result<std::vector<Prompt>> render_chat(const Request& r, const text::TextModel& text) {
+Result<std::vector<Prompt>> render_chat(const Request& r, const text::TextModel& text,
+                                        text::Family family) {
     for (std::size_t i = 0; i < r.messages.size(); ++i) {
         if (has_images(r.messages[i])) {
             return err(Code::kUnsupported, "This model does not take images.",
@@ -161,6 +135,7 @@ Result<std::vector<Prompt>> render_chat(const Request& r, const text::TextModel&
     TRY(text::RenderedPrompt rendered, text.chat_template->render(r));
     std::vector<Prompt> out(1);
     out[0].tokens = std::move(rendered.tokens);
+    out[0].in_reasoning = text::opens_reasoning(family, rendered.text);
     return out;
 }
 
@@ -235,6 +210,23 @@ Result<TokenCount> room_for_output(const Request& r, std::size_t prompt, TokenCo
     return *r.max_output_tokens;
 }
 
+// What the answer must follow. A strict tool that may be called is held to its schema where the
+// engine can do that; elsewhere it is a tool like any other.
+Result<text::Constraint> plan_constraint(const Request& r, const PlanInput& in, bool in_reasoning) {
+    auto made =
+        text::constrain(r, {.family = in.family,
+                            .tokenizer = in.text.tokenizer.get(),
+                            .in_reasoning = in_reasoning,
+                            .chat_template = in.text.chat_template
+                                                 ? std::string_view(in.text.chat_template->source())
+                                                 : std::string_view{},
+                            .grammars = in.info.grammars});
+    const bool optional = r.format.kind == model::OutputFormat::Kind::kText &&
+                          r.tool_choice.kind == model::ToolChoice::Kind::kAuto;
+    if (!made.ok() && optional && made.code() == Code::kUnsupported) return text::Constraint{};
+    return made;
+}
+
 // What all choices share; prompt, seed and length are set per choice.
 Result<model::AddRequest> common_add(const Request& r, const PlanInput& in) {
     model::AddRequest add;
@@ -248,9 +240,6 @@ Result<model::AddRequest> common_add(const Request& r, const PlanInput& in) {
         add.mode = model::AddMode::kEmbed;
         return add;
     }
-    TRY(Grammar grammar, plan_grammar(r.format, in.info));
-    add.grammar_kind = grammar.kind;
-    add.grammar = std::move(grammar.text);
     return add;
 }
 
@@ -258,7 +247,7 @@ Result<void> check(Request& r, const PlanInput& in) {
     if (r.endpoint == model::Endpoint::kEmbeddings) return check_embeddings(r, in.info);
     TRY_VOID(check_sampling(r, in.info));
     TRY_VOID(check_output(r, in.info));
-    return check_tools(r, in.text);
+    return check_tools(r, in.text, in.info);
 }
 
 }  // namespace
@@ -282,20 +271,30 @@ Result<TokenCount> plan_count(model::Request request, const text::TextModel& tex
                               const model::EngineInfo& info) {
     const model::Namespace none{};
     TRY_VOID(check(request, {.text = text, .info = info, .kv_namespace = none}));
-    TRY(const std::vector<Prompt> prompts, render_chat(request, text));
+    TRY(const std::vector<Prompt> prompts, render_chat(request, text, text::Family::kGeneric));
     return static_cast<TokenCount>(prompts[0].tokens.size());
 }
 
 Result<TokenPlan> plan_tokens(model::Request& request, const PlanInput& in) {
     TRY_VOID(check(request, in));
-    TRY(const model::AddRequest common, common_add(request, in));
+    TRY(model::AddRequest common, common_add(request, in));
     const bool chat = request.endpoint != model::Endpoint::kCompletions &&
                       request.endpoint != model::Endpoint::kEmbeddings;
     TRY(std::vector<Prompt> prompts,
-        chat ? render_chat(request, in.text) : encode_prompts(request, in));
+        chat ? render_chat(request, in.text, in.family) : encode_prompts(request, in));
 
     TokenPlan plan;
     plan.embed = common.mode == model::AddMode::kEmbed;
+    plan.parse = chat;
+    plan.in_reasoning = chat && prompts[0].in_reasoning;
+    if (!plan.embed) {
+        TRY(text::Constraint constraint, plan_constraint(request, in, plan.in_reasoning));
+        common.grammar_kind = constraint.kind;
+        common.grammar = std::move(constraint.source);
+        plan.grammar_param = std::move(constraint.param);
+        plan.named_call = request.endpoint == model::Endpoint::kChat &&
+                          request.tool_choice.kind == model::ToolChoice::Kind::kNamed;
+    }
     plan.n = plan.embed ? 1 : std::max<std::uint32_t>(request.n, 1);
     const TokenCount context = context_of(in.info, in.context_limit);
     for (Prompt& prompt : prompts) {

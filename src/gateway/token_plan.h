@@ -12,6 +12,7 @@
 #include "base/result.h"
 #include "model/engine_port.h"
 #include "model/request.h"
+#include "text/family.h"
 #include "text/tokenizer.h"
 
 namespace nereid::gateway {
@@ -22,6 +23,7 @@ struct PlanInput {
     TokenCount context_limit = 0;  // of the configuration; 0 = the engine's
     const model::Namespace& kv_namespace;
     std::uint64_t seed = 0;  // used when the caller names none
+    text::Family family = text::Family::kGeneric;
 };
 
 // One engine request per choice; those of one prompt are neighbours: choice = prompt * n + i.
@@ -31,6 +33,10 @@ struct TokenPlan {
     std::vector<std::string> echo;          // completions with echo: the text of each prompt
     std::uint32_t n = 1;
     bool embed = false;
+    bool parse = false;         // chat-like: the answer is split into reasoning, text and calls
+    bool in_reasoning = false;  // the prompt ends inside reasoning (A86)
+    std::string grammar_param;  // whose field the engine's complaints about the grammar are
+    bool named_call = false;    // Chat ends a call of a named tool with "stop" (A23)
 };
 
 // kUnsupported / kInvalidArgument / kContextLength with `param`. Drops the tools of a request with

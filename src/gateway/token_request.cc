@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "base/check.h"
+#include "text/parser.h"
 
 namespace nereid::gateway {
 namespace {
@@ -22,7 +25,7 @@ Error aborted_by_engine() {
 }  // namespace
 
 TokenRequest::TokenRequest(Exchange& exchange, ShardModel& model, const model::Request& request,
-                           TokenPlan plan, Responder& responder)
+                           TokenPlan plan, Responder& responder, std::string id)
     : x_(exchange),
       model_(model),
       plan_(std::move(plan)),
@@ -30,14 +33,26 @@ TokenRequest::TokenRequest(Exchange& exchange, ShardModel& model, const model::R
       updates_(exchange.loop(), kMaxBehind * std::min(plan_.adds.size(), kMaxActive)),
       self_(std::make_shared<TokenRequest*>(this)) {
     choices_.reserve(plan_.adds.size());
+    // A model of no known family whose answer may hold no calls is not looked at.
+    const bool plain =
+        !plan_.parse || (model.family == text::Family::kGeneric && request.tools.empty());
     for (std::uint32_t i = 0; i < plan_.adds.size(); ++i) {
-        choices_.emplace_back(
-            model.entry->text.tokenizer,
-            text::ChoiceOutput::Options{.choice = i,
-                                        .stop = request.stop,
-                                        .logprobs = request.logprobs,
-                                        .parser = nullptr,
-                                        .stop_token_ids = request.stop_token_ids});
+        text::ChoiceOutput::Options options{.choice = i,
+                                            .stop = request.stop,
+                                            .logprobs = request.logprobs,
+                                            .parser = nullptr,
+                                            .stop_token_ids = request.stop_token_ids};
+        if (!plain) {
+            options.parser = text::make_parser(model.family,
+                                               {.choice = i,
+                                                .tools = &request.tools,
+                                                .call_id_prefix = fmt::format("call_{}_{}_", id, i),
+                                                .in_reasoning = plan_.in_reasoning,
+                                                .one_call = !request.parallel_tool_calls});
+            options.shown_tokens = model.marker_tokens;
+        }
+        choices_.emplace_back(model.entry->text.tokenizer, std::move(options));
+        choices_.back().reasoning = plan_.in_reasoning && !plain;
     }
 }
 
@@ -108,11 +123,26 @@ void TokenRequest::take(Item& item) {
     if (u.embedding)
         events_.emplace_back(model::EmbeddingOut{item.choice, std::move(u.embedding->values)});
     if (u.error) return fail(*std::move(u.error));
-    if (!u.tokens.empty() && choice.output.push(u.tokens, events_)) {
-        if (!u.finished) x_.core().probe.aborted();
-        return end_choice(choice);
+    if (!u.tokens.empty()) {
+        const std::size_t before = events_.size();
+        const bool stopped = choice.output.push(u.tokens, events_);
+        count_reasoning(choice, u.tokens.size(), before);
+        if (stopped) {
+            if (!u.finished) x_.core().probe.aborted();
+            return end_choice(choice);
+        }
     }
     if (u.finished) take_finished(item.choice, *u.finished);
+}
+
+// Tokens belong to what was being said when they came: a marker counts with what it ends.
+void TokenRequest::count_reasoning(Choice& choice, std::size_t tokens, std::size_t first_event) {
+    bool reasoned = choice.reasoning;
+    for (std::size_t i = first_event; i < events_.size(); ++i) {
+        choice.reasoning = std::holds_alternative<model::ReasoningDelta>(events_[i]);
+        reasoned = reasoned || choice.reasoning;
+    }
+    if (reasoned) choice.reasoning_tokens += static_cast<TokenCount>(tokens);
 }
 
 void TokenRequest::take_finished(std::uint32_t index, const model::Finished& f) {
@@ -128,7 +158,13 @@ void TokenRequest::take_finished(std::uint32_t index, const model::Finished& f) 
                             : Error{Code::kInternal, "The engine failed without saying why."});
     }
     if (f.reason == model::EndReason::kAborted) return fail(aborted_by_engine());
+    const std::size_t before = events_.size();
     if (!plan_.embed) choice.output.finish(f.reason, events_);
+    for (std::size_t i = before; plan_.named_call && i < events_.size(); ++i) {
+        auto* end = std::get_if<model::ChoiceEnd>(&events_[i]);
+        if (end != nullptr && end->reason == model::FinishReason::kToolCalls)
+            end->reason = model::FinishReason::kStop;
+    }
     end_choice(choice);
 }
 
@@ -142,6 +178,8 @@ void TokenRequest::end_choice(Choice& choice) {
 // The first failure of a choice is the failure of the request; the other choices are aborted. Text
 // that was held back goes out before the error.
 void TokenRequest::fail(Error error) {
+    const bool callers = error.code == Code::kInvalidArgument || error.code == Code::kUnsupported;
+    if (callers && error.param.empty()) error.param = plan_.grammar_param;
     for (Choice& c : choices_) {
         if (!c.ended && !plan_.embed) c.output.finish(model::EndReason::kFailed, events_);
         c.ended = true;
@@ -164,7 +202,10 @@ model::Usage TokenRequest::usage() const {
         u.prompt_tokens += plan_.prompt_tokens[p];
         u.cached_tokens += std::min(choices_[p * plan_.n].cached, plan_.prompt_tokens[p]);
     }
-    for (const Choice& c : choices_) u.completion_tokens += c.output.tokens();
+    for (const Choice& c : choices_) {
+        u.completion_tokens += c.output.tokens();
+        u.reasoning_tokens += std::min(c.reasoning_tokens, c.output.tokens());
+    }
     return u;
 }
 

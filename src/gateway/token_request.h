@@ -19,8 +19,9 @@ namespace nereid::gateway {
 
 class TokenRequest {
   public:
+    // `request` must outlive this: parsers read its tools. `id` makes the ids of calls unique.
     TokenRequest(Exchange& exchange, ShardModel& model, const model::Request& request,
-                 TokenPlan plan, Responder& responder);
+                 TokenPlan plan, Responder& responder, std::string id);
     ~TokenRequest();
     TokenRequest(const TokenRequest&) = delete;
     TokenRequest& operator=(const TokenRequest&) = delete;
@@ -34,6 +35,8 @@ class TokenRequest {
         std::unique_ptr<pools::Session> session;  // set while the engine works on it
         text::ChoiceOutput output;
         TokenCount cached = 0;
+        TokenCount reasoning_tokens = 0;
+        bool reasoning = false;  // what came last was reasoning
         bool ended = false;
     };
     struct Item {
@@ -46,6 +49,7 @@ class TokenRequest {
     void take(Item& item);
     void take_finished(std::uint32_t index, const model::Finished& finished);
     void end_choice(Choice& choice);
+    void count_reasoning(Choice& choice, std::size_t tokens, std::size_t first_event);
     void fail(Error error);
     void finish_if_all_ended();
     model::Usage usage() const;

@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 
+import anthropic
 import openai
 import pytest
 
@@ -24,6 +25,15 @@ BINARY = os.environ.get("NEREID_BINARY", str(ROOT / "build/debug/bin/nereid"))
 MODEL = os.environ.get("NEREID_MODEL", str(CACHE / "models/SmolLM2-135M-Instruct.Q4_1.gguf"))
 
 
+# What could not be run here, and why: told at the end of the run, never silently left out.
+NOT_RUN = {}
+
+
+def pytest_terminal_summary(terminalreporter):
+    for name, why in NOT_RUN.items():
+        terminalreporter.write_line(f"NOT RUN: {name}: {why}")
+
+
 def wait_for(condition, seconds=60, what="condition"):
     """Polls until `condition()` is truthy and returns it; fails the test at the deadline."""
     deadline = time.monotonic() + seconds
@@ -34,6 +44,20 @@ def wait_for(condition, seconds=60, what="condition"):
             return value
         assert time.monotonic() < deadline, f"{what}: not within {seconds} s"
         pause.wait(0.02)
+
+
+def parse_events(raw):
+    out = []
+    for frame in raw.decode().split("\n\n"):
+        name, data = "", None
+        for line in frame.split("\n"):
+            if line.startswith("event: "):
+                name = line[7:]
+            elif line.startswith("data: "):
+                data = line[6:]
+        if data is not None:
+            out.append((name, data if data == "[DONE]" else json.loads(data)))
+    return out
 
 
 class Server:
@@ -57,6 +81,10 @@ class Server:
         if self.process.poll() is not None:
             raise AssertionError(f"exited with {self.process.returncode}:\n{self.log()}")
         return re.search(r"https?://127\.0\.0\.1:(\d+)", self.log())
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}"
 
     def log(self):
         return self.log_path.read_text(errors="replace")
@@ -94,6 +122,16 @@ class Server:
     def client(self, **options):
         return openai.OpenAI(base_url=f"http://127.0.0.1:{self.port}/v1", api_key=options.pop("api_key", "sk-none"),
                              max_retries=options.pop("max_retries", 0), timeout=120, **options)
+
+    def anthropic(self, **options):
+        return anthropic.Anthropic(base_url=f"http://127.0.0.1:{self.port}", api_key=options.pop("api_key", "sk-none"),
+                                   max_retries=options.pop("max_retries", 0), timeout=120, **options)
+
+    def events(self, path, body, headers=None):
+        """[(event name or "", object)] of a streamed answer; `[DONE]` is its last object."""
+        status, _, raw = self.request("POST", path, {**body, "stream": True}, headers)
+        assert status == 200, raw
+        return parse_events(raw)
 
     def stop(self, number=signal.SIGTERM, seconds=40):
         if self.process.poll() is None:
@@ -139,3 +177,18 @@ def server():
 @pytest.fixture
 def client(server):
     return server.client()
+
+
+SCRIPT = pathlib.Path(__file__).with_name("scripts.toml")
+
+
+@pytest.fixture(scope="session")
+def scripted():
+    """One service whose engine answers by scripts.toml: for what must be exact."""
+    shared = Server(["serve", "--port", "0", "--engine", "scripted", "--script", str(SCRIPT)])
+    yield shared
+    code = shared.stop()
+    log = shared.log()
+    shared.dir.cleanup()
+    assert code == 0, f"exit {code} at the end:\n{log[-4000:]}"
+    assert "AddressSanitizer" not in log and "runtime error:" not in log, log[-4000:]

@@ -72,6 +72,9 @@ def test_turns_reuse_the_prefix(client):
         cached.append(answer.usage.prompt_tokens_details.cached_tokens)
         history.append({"role": "assistant", "content": answer.choices[0].message.content})
     assert cached[0] % 64 == 0 and 0 < cached[1] <= cached[2], cached
+    last = list(client.chat.completions.create(model="default", messages=history[:-1], max_tokens=4, stream=True,
+                                               stream_options={"include_usage": True}))[-1]
+    assert last.usage.prompt_tokens_details.cached_tokens >= cached[2]    # A53: in a stream too
 
 
 def test_stop_string_is_cut_in_both_modes(client):

@@ -1,0 +1,156 @@
+#include "gateway/image_fetch.h"
+
+#include <charconv>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "gateway/address_filter.h"
+
+namespace nereid::gateway {
+namespace {
+
+constexpr std::size_t kMaxImage = 20u << 20;
+constexpr std::size_t kMaxImages = 32;
+constexpr Duration kTimeout = 15s;
+
+struct Url {
+    bool tls = false;
+    std::string host;
+    std::uint16_t port = 0;
+    std::string path;
+};
+
+Result<Url> read_url(std::string_view text) {
+    const auto bad = [] { return err(Code::kInvalidArgument, "The image's URL cannot be read."); };
+    Url url;
+    url.tls = text.starts_with("https://");
+    if (!url.tls && !text.starts_with("http://")) return bad();
+    text.remove_prefix(url.tls ? 8 : 7);
+    const auto slash = text.find_first_of("/?#");
+    std::string_view authority = text.substr(0, slash);
+    std::string_view rest =
+        slash == std::string_view::npos ? std::string_view{} : text.substr(slash);
+    rest = rest.substr(0, rest.find('#'));
+    url.path = rest.starts_with('/') ? std::string(rest) : "/" + std::string(rest);
+    if (authority.find('@') != std::string_view::npos) return bad();  // no credentials in URLs
+    url.port = url.tls ? 443 : 80;
+    const auto colon = authority.rfind(':');
+    if (colon != std::string_view::npos && authority.find(']', colon) == std::string_view::npos) {
+        const std::string_view port = authority.substr(colon + 1);
+        const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), url.port);
+        if (error != std::errc{} || end != port.data() + port.size() || url.port == 0) return bad();
+        authority = authority.substr(0, colon);
+    }
+    if (authority.starts_with('[') && authority.ends_with(']'))
+        authority = authority.substr(1, authority.size() - 2);
+    url.host = std::string(authority);
+    for (const char c : url.path + url.host) {
+        if (static_cast<unsigned char>(c) <= ' ' || c == 0x7f) return bad();
+    }
+    if (url.host.empty()) return bad();
+    return url;
+}
+
+std::unexpected<Error> cannot(std::string_view why) {
+    return err(Code::kInvalidArgument, fmt::format("The image could not be fetched: {}.", why));
+}
+
+io::Task<Result<void>> fetch(Exchange& x, io::Network& network, model::ImagePart& image) {
+    CO_TRY(const Url url, read_url(image.url));
+    io::HttpClientOptions options;
+    options.endpoint.host = url.host;
+    options.endpoint.port = url.port;
+    options.tls = url.tls;
+    const auto client = io::make_http_client(x.loop(), network, std::move(options));
+    io::HttpClientRequest request{.method = "GET", .path = url.path};
+    request.headers.add("accept", "image/*");
+    request.headers.add("user-agent", "nereid");
+    const TimePoint deadline = x.loop().now() + kTimeout;
+    auto response = co_await client->request(request, deadline);
+    // Not more: what an inner service says must not come back in an error.
+    if (!response.ok()) {
+        co_return cannot(response.code() == Code::kPermissionDenied
+                             ? "its address is not public"
+                             : "its server cannot be reached");
+    }
+    const int status = (*response)->status();
+    if (status != 200) co_return cannot(fmt::format("status {}", status));
+    const std::string_view type = (*response)->headers().get("content-type");
+    image.media_type = std::string(type.substr(0, type.find(';')));
+    if (!image.media_type.starts_with("image/")) co_return cannot("it is no image");
+    auto bytes = co_await (*response)->read_all(kMaxImage, deadline);
+    if (!bytes.ok())
+        co_return cannot(bytes.code() == Code::kTooLarge ? "it is over 20 MiB" : "it broke off");
+    image.bytes = *std::move(bytes);
+    image.url.clear();
+    co_return Result<void>();
+}
+
+// f(image, index of its message, index of its part)
+template <class F>
+void each_image(model::Request& request, F f) {
+    for (std::size_t i = 0; i < request.messages.size(); ++i) {
+        auto& parts = request.messages[i].parts;
+        for (std::size_t j = 0; j < parts.size(); ++j) {
+            auto* image = std::get_if<model::ImagePart>(&parts[j]);
+            if (image != nullptr && !image->url.empty()) f(*image, i, j);
+        }
+    }
+}
+
+}  // namespace
+
+io::Task<Result<std::unique_ptr<io::Stream>>> PublicNetwork::connect(const io::Endpoint& to,
+                                                                     TimePoint deadline) {
+    const auto denied = [] { return Error{Code::kPermissionDenied, "the address is not public"}; };
+    if (!to.unix_path.empty()) co_return denied();
+    CO_TRY(auto stream, co_await network_.connect(to, deadline));
+    const std::string peer = stream->peer();  // "1.2.3.4:443", "[::1]:443"
+    if (!is_public_address(std::string_view(peer).substr(0, peer.rfind(':')))) co_return denied();
+    co_return std::move(stream);
+}
+
+Result<std::unique_ptr<io::Listener>> PublicNetwork::listen(const io::Endpoint&, bool) {
+    return err(Code::kPermissionDenied, "nobody listens here");
+}
+
+bool names_images(const model::Request& request) {
+    for (const model::Message& m : request.messages) {
+        for (const model::Part& part : m.parts) {
+            const auto* image = std::get_if<model::ImagePart>(&part);
+            if (image != nullptr && !image->url.empty()) return true;
+        }
+    }
+    return false;
+}
+
+io::Task<Result<void>> fetch_images(Exchange& x, io::Network& network, model::Request& request) {
+    struct Found {
+        model::ImagePart* image;
+        std::string path;
+    };
+    std::vector<Found> found;
+    each_image(request, [&](model::ImagePart& image, std::size_t i, std::size_t j) {
+        found.push_back({&image, fmt::format("messages[{}].content[{}]", i, j)});
+    });
+    if (x.options().image_urls == "refuse") {
+        co_return Error{Code::kUnsupported, "Images by URL are turned off here; send a data: URL.",
+                        found[0].path};
+    }
+    if (found.size() > kMaxImages) {
+        co_return Error{Code::kInvalidArgument, fmt::format("{} images by URL are more than {}.",
+                                                            found.size(), kMaxImages)};
+    }
+    PublicNetwork guarded(network);
+    io::Network& through = x.options().image_private ? network : guarded;
+    for (const Found& f : found) {
+        auto done = co_await fetch(x, through, *f.image);
+        if (done.ok()) continue;
+        done.error().param = f.path;
+        co_return done;
+    }
+    co_return Result<void>();
+}
+
+}  // namespace nereid::gateway

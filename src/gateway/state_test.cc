@@ -1,0 +1,302 @@
+// Responses with state, jobs, repeated requests: with an engine that the test controls, in virtual
+// time. What clients see of it is in tests/e2e.
+#include <gmock/gmock.h>
+
+#include "base/hash.h"
+#include "gateway/gateway_fixture.h"
+#include "gateway/json_list.h"
+#include "gateway/multipart.h"
+#include "gateway/recording.h"
+
+namespace nereid::gateway {
+namespace {
+
+using testing::HasSubstr;
+
+class StateTest : public GatewayTest {
+  protected:
+    std::unique_ptr<Client> post(std::string_view path, std::string_view body,
+                                 std::string_view headers = {}) {
+        auto c = client();
+        c->post(path, body, headers);
+        loop.settle();
+        return c;
+    }
+    std::unique_ptr<Client> get(std::string_view path) {
+        auto c = client();
+        c->get(path);
+        loop.settle();
+        return c;
+    }
+    std::string id_of(const Client& c) { return at(c.json(), "id").as_string(); }
+    void answer(std::size_t job, std::string_view text) {
+        worker.say(job, text);
+        worker.finish(job);
+        loop.settle();
+    }
+};
+
+TEST_F(StateTest, AResponseIsStoredBeforeItsEndLeaves) {
+    start();
+    auto c = post("/v1/responses", R"({"model":"m","input":"hi"})");
+    ASSERT_EQ(worker.jobs.size(), 1u);
+    answer(0, "ok");
+    ASSERT_EQ(c->status(), 200) << c->raw;
+    auto again = get("/v1/responses/" + id_of(*c));
+    EXPECT_EQ(again->body(), c->body());
+    auto next =
+        post("/v1/responses",
+             fmt::format(R"({{"model":"m","input":"yo","previous_response_id":"{}"}})", id_of(*c)));
+    ASSERT_EQ(worker.jobs.size(), 2u);
+    // "hi" + end, "ok" + end, "yo" + end
+    EXPECT_EQ(worker.jobs[1].request.prompt.size(), 9u);
+    answer(1, "x");
+    EXPECT_EQ(at(next->json(), "previous_response_id"), Json(id_of(*c)));
+}
+
+TEST_F(StateTest, ABackgroundResponseOutlivesItsConnection) {
+    start();
+    auto c = post("/v1/responses", R"({"model":"m","input":"hi","background":true,"stream":true})");
+    ASSERT_EQ(worker.jobs.size(), 1u);
+    worker.say(0, "a");
+    loop.settle();
+    const auto created = c->body().find("\"id\":\"resp_");
+    ASSERT_NE(created, std::string::npos) << c->raw;
+    const std::string id = c->body().substr(created + 6, 29);
+    c->hang_up();
+    loop.settle();
+    EXPECT_EQ(worker.aborts, 0);
+    EXPECT_EQ(at(get("/v1/responses/" + id)->json(), "status"), Json("in_progress"));
+    auto follower = get("/v1/responses/" + id + "?stream=true&starting_after=1");
+    EXPECT_THAT(follower->body(), HasSubstr("\"sequence_number\":2"));
+    EXPECT_THAT(follower->body(), Not(HasSubstr("\"sequence_number\":1,")));
+    answer(0, "b");
+    EXPECT_TRUE(follower->last_chunk_seen());
+    EXPECT_THAT(follower->body(), HasSubstr("response.completed"));
+    EXPECT_EQ(at(get("/v1/responses/" + id)->json(), "status"), Json("completed"));
+    auto late = get("/v1/responses/" + id + "?stream=true&starting_after=1");
+    EXPECT_EQ(late->body(), follower->body());
+}
+
+TEST_F(StateTest, CancellingABackgroundResponseAbortsItOnce) {
+    start();
+    auto c = post("/v1/responses", R"({"model":"m","input":"hi","background":true})");
+    EXPECT_EQ(at(c->json(), "status"), Json("queued"));
+    worker.say(0, "a");
+    loop.settle();
+    auto cancel = client();
+    cancel->post("/v1/responses/" + id_of(*c) + "/cancel", "{}");
+    loop.advance(100ms);
+    EXPECT_EQ(at(cancel->json(), "status"), Json("cancelled")) << cancel->raw;
+    EXPECT_EQ(worker.aborts, 1);
+    EXPECT_EQ(worker.open_sessions(), 0);
+    EXPECT_EQ(at(get("/v1/responses/" + id_of(*c))->json(), "status"), Json("cancelled"));
+}
+
+TEST_F(StateTest, DestroyingTheGatewayEndsJobs) {
+    start();
+    auto c = post("/v1/responses", R"({"model":"m","input":"hi","background":true})");
+    ASSERT_EQ(worker.open_sessions(), 1);
+    gateway.reset();
+    loop.settle();
+    EXPECT_EQ(worker.open_sessions(), 0);
+}
+
+TEST_F(StateTest, OneTenantSeesNothingOfAnother) {
+    std::ofstream(log_path() + ".keys")
+        << "a:" << to_hex(sha256(as_bytes(std::string_view("ka"))))
+        << "\nb:" << to_hex(sha256(as_bytes(std::string_view("kb")))) << "\n";
+    options.api_keys = log_path() + ".keys";
+    start();
+    auto c = post("/v1/responses", R"({"model":"m","input":"hi"})", "x-api-key: ka\r\n");
+    answer(0, "ok");
+    ASSERT_EQ(c->status(), 200);
+    const auto read = [&](std::string_view key) {
+        auto r = client();
+        r->get("/v1/responses/" + id_of(*c), fmt::format("x-api-key: {}\r\n", key));
+        loop.settle();
+        return r->status();
+    };
+    EXPECT_EQ(read("ka"), 200);
+    EXPECT_EQ(read("kb"), 404);
+    EXPECT_EQ(read("kc"), 401);
+    std::filesystem::remove(log_path() + ".keys");
+}
+
+TEST_F(StateTest, ARepeatedRequestRunsOnceAndOutlivesItsClients) {
+    start();
+    const auto ask = [&] {
+        return post("/v1/chat/completions", chat_body(), "idempotency-key: k1\r\n");
+    };
+    auto first = ask();
+    auto second = ask();
+    EXPECT_EQ(worker.jobs.size(), 1u);
+    first->hang_up();
+    second->hang_up();
+    loop.advance(5s);
+    EXPECT_EQ(worker.aborts, 0);
+    auto third = ask();
+    answer(0, "ok");
+    EXPECT_EQ(at(third->json(), "choices.0.message.content"), Json("ok"));
+    EXPECT_EQ(ask()->body(), third->body());
+    EXPECT_EQ(worker.jobs.size(), 1u);
+    auto other = post("/v1/chat/completions", chat_body(",\"seed\":1"), "idempotency-key: k1\r\n");
+    EXPECT_EQ(other->status(), 409);
+}
+
+TEST_F(StateTest, ARepeatedRequestThatNobodyWantsIsAborted) {
+    start();
+    auto c = post("/v1/chat/completions", chat_body(), "idempotency-key: k1\r\n");
+    c->hang_up();
+    loop.advance(29s);
+    EXPECT_EQ(worker.aborts, 0);
+    loop.advance(2s);
+    EXPECT_EQ(worker.aborts, 1);
+    EXPECT_EQ(worker.open_sessions(), 0);
+}
+
+TEST_F(StateTest, MessagesErrorsAndHeaders) {
+    options.queue_max = 1;
+    start();
+    auto ok =
+        post("/v1/messages",
+             R"({"model":"m","max_tokens":1000,"messages":[{"role":"user","content":"hi"}]})");
+    ASSERT_EQ(worker.jobs.size(), 1u);
+    EXPECT_EQ(worker.jobs[0].request.max_tokens, 97u);  // A61: what is left of the context
+    auto full = post("/v1/messages",
+                     R"({"model":"m","max_tokens":5,"messages":[{"role":"user","content":"hi"}]})");
+    EXPECT_EQ(full->status(), 529);
+    EXPECT_EQ(at(full->json(), "error.type"), Json("overloaded_error"));
+    EXPECT_EQ(full->header("request-id"), at(full->json(), "request_id").as_string());
+    EXPECT_EQ(full->header("x-should-retry"), "true");
+    EXPECT_FALSE(full->header("retry-after").empty());
+    answer(0, "ok");
+    EXPECT_EQ(at(ok->json(), "content.0.text"), Json("ok"));
+    EXPECT_FALSE(ok->header("request-id").empty());
+    auto bad = post("/v1/messages", "{");
+    EXPECT_EQ(bad->status(), 400);
+    EXPECT_EQ(at(bad->json(), "type"), Json("error"));
+}
+
+// OpenAI's finish reasons of forced calls, streamed or not: A23; the grammar goes to the engine:
+// A97.
+TEST_F(StateTest, ForcedCallsEndAsOpenAiSays_A23_A97_A99) {
+    worker.status.info->grammars = static_cast<std::uint8_t>(model::GrammarKind::kLark);
+    start();
+    constexpr std::string_view kTools =
+        R"(,"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}],)";
+    const std::pair<const char*, const char*> cases[] = {
+        {R"("tool_choice":"required")", "tool_calls"},
+        {R"("tool_choice":{"type":"function","function":{"name":"f"}})", "stop"},
+    };
+    for (const auto& [choice, reason] : cases) {
+        for (const bool stream : {false, true}) {
+            const std::size_t job = worker.jobs.size();
+            auto c = chat(std::string(kTools) + choice + (stream ? R"(,"stream":true)" : ""));
+            ASSERT_EQ(worker.jobs.size(), job + 1) << c->raw;
+            EXPECT_EQ(worker.jobs[job].request.grammar_kind, model::GrammarKind::kLark);
+            worker.say(job, R"(<tool_call>{"name":"f","arguments":{}}</tool_call>)");
+            worker.finish(job);
+            loop.settle();
+            EXPECT_THAT(c->body(), HasSubstr(fmt::format("\"finish_reason\":\"{}\"", reason)));
+            EXPECT_THAT(c->body(), HasSubstr("\"arguments\":\"{}\""));
+        }
+    }
+}
+
+TEST_F(StateTest, ModelsSayWhatTheyCan) {
+    start();
+    const Json m = get("/v1/models/m")->json();
+    EXPECT_EQ(at(m, "capabilities.tools"), Json(true));
+    EXPECT_EQ(at(m, "capabilities.images"), Json(false));
+    EXPECT_EQ(at(m, "capabilities.structured_outputs").dump(), "[]");
+    EXPECT_EQ(at(m, "capabilities.limits.context_tokens"), Json(100));
+    EXPECT_EQ(at(get("/v1/models/t")->json(), "capabilities.engine"), Json("text"));
+}
+
+// ---------------------------------------------------------------- pieces
+
+TEST(Recording, FollowersSeeTheSameWhenTheyComeEarlyOrLate) {
+    io::TestLoop loop;
+    const auto recording = std::make_shared<Recording>();
+    const auto follow = [](std::shared_ptr<Recording> r, io::Loop& here,
+                           std::string& out) -> io::Task<void> {
+        for (std::size_t offset = 0;;) {
+            const auto view = r->from(offset);
+            out += view.bytes;
+            offset += view.bytes.size();
+            if (view.ended) co_return;
+            co_await r->changed(here, view.version);
+        }
+    };
+    std::string early, late, never;
+    io::RootTask a, b, c;
+    a.start(follow(recording, loop, early));
+    c.start(follow(recording, loop, never));
+    recording->begin({.status = 200, .headers = {}, .streamed = true});
+    recording->append("one ");
+    loop.settle();
+    c.reset();
+    EXPECT_EQ(early, "one ");
+    b.start(follow(recording, loop, late));
+    recording->append("two");
+    recording->end(true);
+    recording->append("after");
+    loop.settle();
+    EXPECT_EQ(early, "one two");
+    EXPECT_EQ(late, "one two");
+    EXPECT_EQ(never, "one ");
+}
+
+TEST(FrameSkipper, CountsEventsAndNotComments) {
+    const std::string frames = ": hi\n\nevent: a\ndata: 1\n\n: x\n\nevent: b\ndata: 2\n\n";
+    EXPECT_EQ(FrameSkipper(0).take(frames), frames);
+    EXPECT_EQ(FrameSkipper(1).take(frames), ": x\n\nevent: b\ndata: 2\n\n");
+    EXPECT_EQ(FrameSkipper(2).take(frames), "");
+    FrameSkipper several(3);
+    EXPECT_EQ(several.take(frames), "");
+    EXPECT_EQ(several.take("event: c\n\nevent: d\n\n"), "event: d\n\n");
+}
+
+TEST(Multipart, ReadsParts) {
+    const std::string body =
+        "--b\r\nContent-Disposition: form-data; name=\"purpose\"\r\n\r\nbatch\r\n--b\r\n"
+        "content-disposition: form-data; filename=\"a\\\"b; name=x\"; name=\"file\"\r\n"
+        "content-type: text/plain\r\n\r\n1\r\n--c\r\n\r\n--b--\r\n";
+    const auto parts = parse_multipart("multipart/form-data; boundary=b", body);
+    ASSERT_TRUE(parts.ok()) << parts.error().message;
+    ASSERT_EQ(parts->size(), 2u);
+    EXPECT_EQ((*parts)[0].name, "purpose");
+    EXPECT_EQ((*parts)[0].body, "batch");
+    EXPECT_EQ((*parts)[1].filename, "a\"b; name=x");
+    EXPECT_EQ((*parts)[1].body, "1\r\n--c\r\n");
+    for (std::size_t cut = 0; cut + 4 < body.size(); ++cut)
+        EXPECT_FALSE(parse_multipart("multipart/form-data; boundary=b", body.substr(0, cut)).ok());
+    EXPECT_FALSE(parse_multipart("multipart/form-data", body).ok());
+    EXPECT_FALSE(parse_multipart("application/json; boundary=b", body).ok());
+}
+
+TEST(Pages, OfAList) {
+    Json::Array items;
+    for (int i = 0; i < 5; ++i) items.push_back(Json(Json::Object{{"id", fmt::format("i{}", i)}}));
+    const auto ids = [&](const char* query) {
+        const auto page = read_page(query, true);
+        EXPECT_TRUE(page.ok());
+        const auto list = page_of(items, *page);
+        return list.ok() ? *list : std::string("error");
+    };
+    EXPECT_THAT(
+        ids("limit=2"),
+        HasSubstr(
+            R"("data":[{"id":"i4"},{"id":"i3"}],"first_id":"i4","last_id":"i3","has_more":true)"));
+    EXPECT_THAT(ids("limit=2&order=asc&after=i3"), HasSubstr(R"("data":[{"id":"i4"}])"));
+    EXPECT_EQ(ids("after=nope"), "error");
+    EXPECT_FALSE(read_page("limit=0", true).ok());
+    EXPECT_FALSE(read_page("order=up", true).ok());
+    EXPECT_EQ(query_value("a=1&b=%2Fx+y&c", "b"), "/x y");
+    EXPECT_EQ(query_value("a=1&c", "c"), "");
+    EXPECT_EQ(query_value("a=1", "b"), std::nullopt);
+}
+
+}  // namespace
+}  // namespace nereid::gateway

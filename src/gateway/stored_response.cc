@@ -1,0 +1,139 @@
+#include "gateway/stored_response.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace nereid::gateway {
+namespace {
+
+constexpr std::size_t kMaxTurns = 10'000;
+constexpr std::uint32_t kItemsPerRead = 1000;
+
+std::string text_of(const Json& body, std::string_view name) {
+    const Json* v = body.find(name);
+    return v != nullptr && v->is_string() ? v->as_string() : std::string();
+}
+
+Error no_such(std::string_view what, const std::string& id, std::string param) {
+    return {Code::kNotFound, fmt::format("{} with id '{}' not found.", what, id.substr(0, 128)),
+            std::move(param)};
+}
+
+void append(Json::Array& to, const Json* items) {
+    if (items == nullptr || !items->is_array()) return;
+    to.insert(to.end(), items->as_array().begin(), items->as_array().end());
+}
+
+io::Task<Result<Json::Array>> conversation_items(Exchange& x, std::string id) {
+    auto there = co_await x.core().records->get(x.loop(), response_key(x, kConversationKind, id));
+    if (!there.ok()) {
+        if (there.code() != Code::kNotFound) co_return there.error();
+        co_return no_such("Conversation", id, "conversation");
+    }
+    Json::Array out;
+    store::ListQuery query{.kind = kItemKind, .tenant = x.record.key, .parent = id, .after = {}};
+    query.limit = kItemsPerRead;
+    for (;;) {
+        auto page = co_await x.core().records->list(x.loop(), query);
+        if (!page.ok()) co_return page.error();
+        for (const store::Record& r : *page) {
+            if (auto item = Json::parse(r.body); item.ok()) out.push_back(*std::move(item));
+        }
+        if (page->size() < kItemsPerRead) co_return out;
+        query.after = page->back().key.id;
+    }
+}
+
+}  // namespace
+
+store::Key response_key(const Exchange& x, std::string_view kind, std::string_view id) {
+    return {.kind = std::string(kind), .tenant = x.record.key, .id = std::string(id)};
+}
+
+std::int64_t expiry(const Exchange& x) {
+    const Duration ttl = x.options().state_ttl;
+    return ttl <= Duration{0} ? 0 : x.clock().wall_now().seconds() + ttl / 1s;
+}
+
+std::string job_name(const Exchange& x, std::string_view id) {
+    return x.record.key + "/" + std::string(id);
+}
+
+store::Record item_record(const Exchange& x, const std::string& conversation, const Json& item) {
+    store::Record r;
+    r.key = response_key(x, kItemKind, conversation + "/" + text_of(item, "id"));
+    r.parent = conversation;
+    r.body = item.dump();
+    r.expires = expiry(x);
+    return r;
+}
+
+store::Record response_record(const Exchange& x, const std::string& id, std::string_view response,
+                              const dialect::responses::Create& create) {
+    store::Record r;
+    r.key = response_key(x, kResponseKind, id);
+    r.expires = expiry(x);
+    JsonWriter w(r.body);
+    w.begin_object().key("response").raw(response).key("input").begin_array();
+    for (const Json& item : create.input) w.value(item);
+    w.end_array().member("previous", create.previous_response_id);
+    w.member("conversation", create.conversation).member("owner", x.core().process_id);
+    w.end_object();
+    return r;
+}
+
+Result<StoredResponse> read_response_record(const store::Record& record) {
+    auto body = Json::parse(record.body);
+    if (!body.ok() || body->find("response") == nullptr)
+        return err(Code::kCorrupt, "the stored response cannot be read");
+    StoredResponse out;
+    out.response = *body->find("response");
+    append(out.input, body->find("input"));
+    out.previous = text_of(*body, "previous");
+    out.conversation = text_of(*body, "conversation");
+    out.owner = text_of(*body, "owner");
+    return out;
+}
+
+io::Task<Result<StoredResponse>> load_response(Exchange& x, std::string id, std::string param) {
+    auto record = co_await x.core().records->get(x.loop(), response_key(x, kResponseKind, id));
+    if (record.ok()) co_return read_response_record(*record);
+    if (record.code() != Code::kNotFound) co_return record.error();
+    co_return no_such(param == "previous_response_id" ? "Previous response" : "Response", id,
+                      std::move(param));
+}
+
+io::Task<Result<Json::Array>> load_history(Exchange& x, const dialect::responses::Create& create) {
+    if (!create.conversation.empty()) co_return co_await conversation_items(x, create.conversation);
+    std::vector<StoredResponse> turns;
+    std::string id = create.previous_response_id;
+    while (!id.empty() && turns.size() < kMaxTurns) {
+        auto turn = co_await load_response(x, id, "previous_response_id");
+        if (!turn.ok()) co_return turn.error();
+        const std::string status = text_of(turn->response, "status");
+        if (status == "queued" || status == "in_progress") {
+            co_return Error{Code::kConflict,
+                            fmt::format("Previous response '{}' has not ended yet.", id),
+                            "previous_response_id"};
+        }
+        id = turn->previous;
+        turns.push_back(*std::move(turn));
+    }
+    Json::Array out;
+    if (!turns.empty() && !turns.back().conversation.empty()) {
+        // The chain began in a conversation: it is all there.
+        auto items = co_await conversation_items(x, turns.back().conversation);
+        if (items.ok()) out = *std::move(items);
+        turns.pop_back();
+    }
+    for (auto turn = turns.rbegin(); turn != turns.rend(); ++turn) {
+        out.insert(out.end(), turn->input.begin(), turn->input.end());
+        append(out, turn->response.find("output"));
+    }
+    co_return out;
+}
+
+}  // namespace nereid::gateway

@@ -1,0 +1,324 @@
+"""The Responses API through the official openai SDK, and the checks of the Open Responses suite re-expressed."""
+
+import json
+
+import openai
+import pytest
+
+from conftest import parse_events, wait_for
+
+FUNCTION = {"type": "function", "name": "get_weather", "description": "The weather.", "strict": False,
+            "parameters": {"type": "object", "properties": {"town": {"type": "string"}}, "required": ["town"]}}
+PATCH = {"type": "custom", "name": "apply_patch", "description": "Edits files.",
+         "format": {"type": "grammar", "syntax": "lark", "definition": "start: /.+/s"}}
+AGENTS = {"type": "namespace", "name": "multi_agent_v1", "description": "Agents.", "tools": [
+    {"type": "function", "name": "wait_agent", "strict": False,
+     "parameters": {"type": "object", "properties": {"target": {"type": "string"}}}}]}
+# Keys that the Open Responses schema wants in every response object.
+KEYS = """id object created_at completed_at status incomplete_details model previous_response_id instructions output error
+ tools tool_choice truncation parallel_tool_calls text top_p presence_penalty frequency_penalty top_logprobs temperature
+ reasoning usage max_output_tokens max_tool_calls store background service_tier metadata safety_identifier
+ prompt_cache_key""".split()
+
+
+@pytest.fixture
+def oai(scripted):
+    return scripted.client()
+
+
+def create(oai, text, **options):
+    return oai.responses.create(model="scripted", input=text, **options)
+
+
+def check_stream(events):
+    """What holds for every stream: names, numbers, order, exactly one end."""
+    assert all(name == data["type"] for name, data in events)
+    assert [data["sequence_number"] for _, data in events] == list(range(len(events)))
+    names = [name for name, _ in events]
+    assert names[0] == "response.created" and "response.in_progress" in names[:3]
+    ends = [n for n in names if n in ("response.completed", "response.incomplete", "response.failed")]
+    assert len(ends) == 1 and names[-1] == ends[0]
+    final = events[-1][1]["response"]
+    assert not [k for k in KEYS if k not in final] and not [k for k in KEYS if k not in events[0][1]["response"]]
+    opened, items = {}, []
+    for name, data in events:
+        if name == "response.output_item.added":
+            opened[data["output_index"]] = data["item"]
+            assert len(opened) == data["output_index"] + 1
+        elif name == "response.output_item.done":
+            assert opened[data["output_index"]]["id"] == data["item"]["id"]
+            items.append(data["item"])
+        elif "item_id" in data:
+            assert opened[data["output_index"]]["id"] == data["item_id"]
+    assert items == final["output"]
+    return final
+
+
+# ---- Open Responses: basic-response, streaming-response, system-prompt, tool-calling (and streaming), image-input, multi-turn
+
+def test_basic_response(oai, scripted):
+    answer = create(oai, "say-hi")
+    assert answer.output_text == "Hi there, friend." and answer.status == "completed"
+    assert answer.usage.total_tokens == answer.usage.input_tokens + answer.usage.output_tokens    # A51
+    assert answer.usage.input_tokens_details.cached_tokens == 0 and answer.usage.output_tokens_details.reasoning_tokens == 0
+    raw = json.loads(scripted.request("POST", "/v1/responses", {"model": "scripted", "input": "say-hi"})[2])
+    assert not [k for k in KEYS if k not in raw] and raw["completed_at"] >= raw["created_at"]
+
+
+def test_streaming_response(oai, scripted):
+    final = check_stream(scripted.events("/v1/responses", {"model": "scripted", "input": "say-hi"}))
+    assert final["status"] == "completed" and final["output"][0]["content"][0]["text"] == "Hi there, friend."
+    with oai.responses.stream(model="scripted", input="say-hi") as stream:
+        deltas = "".join(e.delta for e in stream if e.type == "response.output_text.delta")
+        assert deltas == stream.get_final_response().output_text == "Hi there, friend."
+
+
+def test_system_prompt(oai):
+    """Instructions are seen, and are not carried over to the next turn."""
+    first = create(oai, "hello", instructions="Always say-hi.")
+    assert first.output_text == "Hi there, friend." and first.instructions == "Always say-hi."
+    second = create(oai, "think-first", previous_response_id=first.id)
+    assert second.output_text == "It is 42."
+
+
+def test_tool_calling(oai):
+    answer = create(oai, "weather-in-oslo", tools=[FUNCTION])
+    reasoning, call = answer.output
+    assert reasoning.type == "reasoning" and reasoning.content[0].text == "I look it up."    # A85
+    assert call.type == "function_call" and call.name == "get_weather" and json.loads(call.arguments) == {"town": "Oslo"}
+    history = [{"role": "user", "content": "weather-in-oslo"}, *[i.model_dump() for i in answer.output],
+               {"type": "function_call_output", "call_id": call.call_id, "output": "rain"}]
+    assert create(oai, history, tools=[FUNCTION]).output_text == "DONE OK"    # A83
+
+
+def test_tool_calling_streaming(scripted):
+    events = scripted.events("/v1/responses", {"model": "scripted", "input": "weather-in-two-towns", "tools": [FUNCTION]})
+    final = check_stream(events)
+    calls = [i for i in final["output"] if i["type"] == "function_call"]
+    assert [json.loads(c["arguments"])["town"] for c in calls] == ["Oslo", "Rome"]
+    assert len({c["call_id"] for c in calls}) == 2
+    for call in calls:
+        pieces = [d["delta"] for n, d in events if n == "response.function_call_arguments.delta" and d["item_id"] == call["id"]]
+        assert "".join(pieces) == call["arguments"]
+
+
+def test_image_input_is_refused_by_name_where_the_engine_sees_none(scripted):
+    image = "data:image/png;base64," + "iVBORw0KGgo=" * 8000    # A94: no length limit of its own
+    status, _, raw = scripted.request("POST", "/v1/responses", {"model": "scripted", "input": [
+        {"role": "user", "content": [{"type": "input_text", "text": "what is this"}, {"type": "input_image", "image_url": image}]}]})
+    assert status == 400 and "image" in json.loads(raw)["error"]["message"], raw
+
+
+def test_multi_turn(oai):
+    first = create(oai, "heron-test-memory")
+    assert create(oai, "do you remember", previous_response_id=first.id).output_text == "I remember the heron."
+    third = create(oai, [{"role": "user", "content": "heron-test-memory"},
+                         {"role": "assistant", "content": first.output_text}, {"role": "user", "content": "still?"}])
+    assert third.output_text == "I remember the heron."
+
+
+# ---- reasoning and tools
+
+def test_encrypted_reasoning_makes_store_false_work(oai):
+    answer = create(oai, "think-first", store=False, include=["reasoning.encrypted_content"])
+    blob = answer.output[0].encrypted_content
+    assert blob and "Six" not in blob
+    item = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": blob}
+    turn = [{"role": "user", "content": "think-first"}, item, {"role": "assistant", "content": "It is 42."},
+            {"role": "user", "content": "say-hi"}]
+
+    def count(items):
+        return oai.responses.input_tokens.count(model="scripted", input=items).input_tokens
+    assert count(turn) == count([turn[0], *turn[2:]]) + len("<think>Six times seven.</think>\n")
+    turn[1] = {**item, "encrypted_content": "OPAQUE_BLOB_1"}    # somebody else's: left out, no 400
+    assert count(turn) == count([turn[0], *turn[2:]])
+    assert create(oai, turn).output_text == "It is 42."
+    with pytest.raises(openai.NotFoundError):
+        oai.responses.retrieve(answer.id)    # store: false
+
+
+def test_custom_tool(oai, scripted):
+    """A77, A79: text in, text out; and back again."""
+    answer = create(oai, "patch-please", tools=[PATCH])
+    call = answer.output[0]
+    text = '*** Begin Patch\n+h\u00e9llo "x"\n*** End Patch\n'
+    assert call.type == "custom_tool_call" and call.name == "apply_patch" and call.input == text
+    events = scripted.events("/v1/responses", {"model": "scripted", "input": "patch-please", "tools": [PATCH]})
+    check_stream(events)
+    assert "".join(d["delta"] for n, d in events if n == "response.custom_tool_call_input.delta") == text
+    history = [{"role": "user", "content": "patch-please"}, call.model_dump(),
+               {"type": "custom_tool_call_output", "call_id": call.call_id, "output": [{"type": "input_text", "text": "done"}]}]
+    assert create(oai, history, tools=[PATCH]).output_text == "DONE OK"
+
+
+def test_namespace_tool(oai):
+    """A77, A102: name and namespace apart, in the answer and in history."""
+    answer = create(oai, "wait-for-agent", tools=[AGENTS, {"type": "web_search"}])
+    call = answer.output[0]
+    assert (call.name, call.namespace) == ("wait_agent", "multi_agent_v1")
+    history = [{"role": "user", "content": "wait-for-agent"}, call.model_dump(),
+               {"type": "function_call_output", "call_id": call.call_id, "output": "over"}]
+    assert create(oai, history, tools=[AGENTS]).output_text == "DONE OK"
+
+
+def test_history_that_other_gateways_refuse(oai):
+    """A77, A82, A83, A101."""
+    items = [
+        {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "rules"}]},
+        {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "more rules"}]},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "go"}]},
+        {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "nope", "arguments": '{"cmd": ', "status": "completed"},
+        {"type": "function_call_output", "call_id": "c1", "output": "unsupported call"},
+        {"type": "local_shell_call", "call_id": "c2", "status": "completed", "action": {"type": "exec", "command": ["ls"]}},
+        {"type": "local_shell_call_output", "call_id": "c2", "output": "x"},
+        {"type": "tool_search_call", "call_id": "c3", "execution": "client", "arguments": {"query": "x"}},
+        {"type": "tool_search_output", "call_id": "c3", "tools": []},
+        {"type": "web_search_call", "id": "ws_1", "status": "completed"},
+        {"type": "agent_message", "content": [{"type": "input_text", "text": "from another"}]},
+        {"type": "compaction", "encrypted_content": "not ours"},
+        {"type": "something_new_of_2027", "x": 1},
+        {"role": "user", "content": "say-hi"}]
+    assert create(oai, items).output_text == "DONE OK"    # the script's answer to a tool's result
+
+
+# ---- state
+
+def test_stored_until_deleted(oai):
+    made = create(oai, "say-hi", metadata={"k": "v"})
+    got = oai.responses.retrieve(made.id)
+    assert got.output_text == made.output_text and got.metadata == {"k": "v"} and got.id == made.id
+    items = oai.responses.input_items.list(made.id).data
+    assert len(items) == 1 and items[0].content[0].text == "say-hi" and items[0].id
+    oai.responses.delete(made.id)
+    for call in (oai.responses.retrieve, oai.responses.delete, oai.responses.input_items.list):
+        with pytest.raises(openai.NotFoundError):
+            call(made.id)
+    with pytest.raises(openai.NotFoundError) as lost:
+        create(oai, "x", previous_response_id=made.id)
+    assert lost.value.param == "previous_response_id"
+
+
+def test_input_items_in_pages(oai):
+    made = create(oai, [{"role": "user", "content": f"n{i}"} for i in range(5)])
+    page = oai.responses.input_items.list(made.id, limit=2, order="asc")
+    assert [i.content[0].text for i in page.data] == ["n0", "n1"] and page.has_more
+    assert [i.content[0].text for i in oai.responses.input_items.list(made.id, limit=2, order="asc")] == [f"n{i}" for i in range(5)]
+    assert [i.content[0].text for i in oai.responses.input_items.list(made.id)][0] == "n4"
+
+
+def test_streamed_answer_is_stored_before_its_end_is_seen(oai):
+    with oai.responses.stream(model="scripted", input="say-hi") as stream:
+        done = stream.get_final_response()
+    assert oai.responses.retrieve(done.id).output_text == "Hi there, friend."
+
+
+def test_background(oai):
+    made = create(oai, "say-slowly", background=True)
+    assert made.status == "queued" and made.background is True
+    done = wait_for(lambda: (r := oai.responses.retrieve(made.id)).status == "completed" and r, 30, "background response")
+    assert done.output_text == "one two three four five six seven eight nine ten"
+
+
+def test_background_stream_is_resumable(scripted, oai):
+    """GET ?stream=true&starting_after=N, while it runs and after it."""
+    status, _, raw = scripted.request("POST", "/v1/responses", {"model": "scripted", "input": "say-slowly", "background": True,
+                                                                 "stream": True})
+    assert status == 200
+    all_events = parse_events(raw)
+    final = check_stream(all_events)
+    assert [n for n, _ in all_events[:3]] == ["response.created", "response.queued", "response.in_progress"]
+    for after in (0, 5, len(all_events) - 2):
+        _, _, rest = scripted.request("GET", f"/v1/responses/{final['id']}?stream=true&starting_after={after}")
+        assert parse_events(rest) == all_events[after + 1:]
+    running = create(oai, "say-slowly", background=True)
+    _, _, live = scripted.request("GET", f"/v1/responses/{running.id}?stream=true")
+    assert check_stream(parse_events(live))["status"] == "completed"
+
+
+def test_cancel(oai):
+    made = create(oai, "say-forever", background=True)
+    wait_for(lambda: oai.responses.retrieve(made.id).status == "in_progress", 20, "in_progress")
+    assert oai.responses.cancel(made.id).status == "cancelled"
+    assert oai.responses.retrieve(made.id).status == "cancelled"
+    assert oai.responses.cancel(made.id).status == "cancelled"
+    with pytest.raises(openai.BadRequestError):
+        oai.responses.cancel(create(oai, "say-hi").id)
+
+
+def test_background_failure_is_told(oai):
+    made = create(oai, "refuse-now", background=True)
+    done = wait_for(lambda: (r := oai.responses.retrieve(made.id)).status == "failed" and r, 20, "failed response")
+    assert done.error.code == "server_error" and done.error.message
+
+
+def test_conversation(oai):
+    conversation = oai.conversations.create(metadata={"a": "b"}, items=[{"type": "message", "role": "user", "content": "heron-test-memory"}])
+    answer = create(oai, "well?", conversation=conversation.id)
+    assert answer.output_text == "I remember the heron." and answer.conversation.id == conversation.id
+    items = oai.conversations.items.list(conversation.id, order="asc").data
+    assert [i.role for i in items] == ["user", "user", "assistant"]
+    again = create(oai, "and now?", conversation={"id": conversation.id})
+    assert again.output_text == "I remember the heron."
+    assert len(oai.conversations.items.list(conversation.id).data) == 5
+    assert oai.conversations.retrieve(conversation.id).metadata == {"a": "b"}
+    assert oai.conversations.update(conversation.id, metadata={"c": "d"}).metadata == {"c": "d"}
+    added = oai.conversations.items.create(conversation.id, items=[{"type": "message", "role": "user", "content": "extra"}])
+    assert oai.conversations.items.retrieve(added.data[0].id, conversation_id=conversation.id).content[0].text == "extra"
+    oai.conversations.items.delete(added.data[0].id, conversation_id=conversation.id)
+    assert len(oai.conversations.items.list(conversation.id).data) == 5
+    assert oai.conversations.delete(conversation.id).deleted
+    with pytest.raises(openai.NotFoundError):
+        create(oai, "x", conversation=conversation.id)
+
+
+def test_compact(oai):
+    """What was compacted is still known, and unreadable to the client."""
+    compacted = oai.responses.compact(model="scripted", input=[{"role": "user", "content": "I like herons."}])
+    assert compacted.object == "response.compaction" and compacted.output[0].type == "compaction"
+    assert "heron" not in compacted.output[0].encrypted_content
+    items = [i.model_dump() for i in compacted.output] + [{"role": "user", "content": "say-hi"}]
+    assert create(oai, items).output_text == "Hi there, friend."
+    plain = oai.responses.input_tokens.count(model="scripted", input=items[1:]).input_tokens
+    assert oai.responses.input_tokens.count(model="scripted", input=items).input_tokens > plain + 30
+
+
+def test_input_tokens_is_what_is_billed(oai):
+    options = dict(model="scripted", input="say-hi", instructions="be kind", tools=[FUNCTION, AGENTS])
+    assert oai.responses.input_tokens.count(**options).input_tokens == oai.responses.create(**options).usage.input_tokens
+
+
+# ---- ends and errors
+
+def test_incomplete(oai, scripted):
+    answer = create(oai, "say-hi", max_output_tokens=4)
+    assert answer.status == "incomplete" and answer.incomplete_details.reason == "max_output_tokens"
+    final = check_stream(scripted.events("/v1/responses", {"model": "scripted", "input": "say-hi", "max_output_tokens": 4}))
+    assert final["status"] == "incomplete"
+
+
+def test_failure_in_the_middle(scripted):
+    """A26, A29."""
+    final = check_stream(scripted.events("/v1/responses", {"model": "scripted", "input": "fail-later"}))
+    assert final["status"] == "failed" and final["error"]["code"] == "server_error" and final["error"]["message"]
+
+
+def test_refused_before_anything_is_a_status(scripted):
+    """A31."""
+    final = check_stream(scripted.events("/v1/responses", {"model": "scripted", "input": "refuse-now"}))
+    assert final["status"] == "failed"    # the headers had left
+    status, headers, raw = scripted.request("POST", "/v1/responses", {"model": "scripted", "input": "refuse-now"})
+    assert status == 503 and json.loads(raw)["error"]["type"] == "server_error" and headers["retry-after"]
+
+
+@pytest.mark.parametrize("change, param", [
+    ({"input": 5}, "input"), ({"input": []}, "input"), ({"input": [5]}, "input[0]"), ({"input": [{"x": 1}]}, "input[0].type"),
+    ({"input": [{"role": "wizard", "content": "x"}]}, "input[0].role"), ({"temperature": 9}, "temperature"),
+    ({"max_output_tokens": 0}, "max_output_tokens"), ({"tools": [{"type": "function"}]}, "tools[0].name"),
+    ({"tool_choice": {"type": "function", "name": "x"}}, "tool_choice"), ({"tool_choice": {"type": "web_search"}}, "tool_choice"),
+    ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format.schema"), ({"background": True, "store": False}, "background"),
+    ({"previous_response_id": "resp_x", "conversation": "conv_x"}, "conversation"), ({"prompt": {"id": "x"}}, "prompt"),
+])
+def test_bad_field(scripted, change, param):
+    status, _, raw = scripted.request("POST", "/v1/responses", {"model": "scripted", "input": "x", **change})
+    error = json.loads(raw)["error"]
+    assert status == 400 and error["param"] == param, raw
