@@ -7,6 +7,8 @@ use crate::{INVALID, LIMIT, UNSUPPORTED};
 
 /// One blank, or a line break with indentation: a model cannot fill its answer with white space (case A66).
 const WHITE_SPACE: &str = r"[ ]|\n[ ]{0,40}|\n\t{0,20}";
+/// Without `u`: a name spelled with \uXXXX would pass by the schemas of `properties` and `patternProperties`.
+const ESCAPES: &str = "nrbtf\\\"";
 /// Annotations that llguidance does not list as such.
 const ANNOTATIONS: [&str; 2] = ["deprecated", "$vocabulary"];
 const MAX_DEPTH: usize = 100;
@@ -37,7 +39,8 @@ fn set_options(schema: &mut Value) -> Result<(), Failure> {
     }
     count_names(schema, true, lenient, &mut String::new())?;
     if let Value::Object(members) = schema {
-        members.insert("x-guidance".into(), json!({ "whitespace_pattern": WHITE_SPACE, "lenient": lenient }));
+        let options = json!({ "whitespace_pattern": WHITE_SPACE, "lenient": lenient, "json_allowed_escapes": ESCAPES });
+        members.insert("x-guidance".into(), options);
     }
     Ok(())
 }

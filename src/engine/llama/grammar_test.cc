@@ -196,6 +196,27 @@ TEST(Grammar, A62_A65_WhatCannotBeEnforcedIsRefusedByName) {
               Grammar::State::kFailed);
 }
 
+// A name spelled with an escape is the same name: it must not pass by the schema of its property.
+TEST(Grammar, EscapedNamesDoNotPassByTheirSchemas) {
+    const std::string schema =
+        R"({"type":"object","properties":{"a":{"type":"integer"}},"additionalProperties":true})";
+    for (const auto& [text, passes] : {std::pair{R"({"b":"x"})", true},
+                                       {R"({"a":1})", true},
+                                       {R"({"a":"x"})", false},
+                                       {R"({"\u0061":"x"})", false}}) {
+        const auto grammar = compiled(shared_grammars(), GrammarKind::kJsonSchema, schema);
+        ASSERT_EQ(grammar->state(), Grammar::State::kReady);
+        bool taken = true;
+        for (const char c : std::string_view(text)) {
+            TokenId id = 0;
+            while (piece(id) != std::string(1, c)) ++id;
+            taken = taken && grammar->accept(id).ok();
+            if (!taken) break;
+        }
+        EXPECT_EQ(taken, passes) << text;
+    }
+}
+
 // A63: what is not strict drops keywords instead.
 TEST(Grammar, A63_LenientSchemasDropWhatCannotBeEnforced) {
     Grammars& grammars = shared_grammars();
