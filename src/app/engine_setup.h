@@ -31,6 +31,11 @@ struct EngineOptions {
     Duration decode_gap = 250ms;
     std::int64_t seed = 0;
     std::string script;
+    std::string deepinfer;
+    std::string deepinfer_name = "deepinfer";
+    std::string deepinfer_python = "/usr/bin/python3";
+    std::string deepinfer_package;
+    Duration deepinfer_progress_timeout = 60s;
     void bind(io::ConfigBinder& b);  // "engine.*"
 
     std::string model_path() const;
