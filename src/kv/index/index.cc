@@ -352,11 +352,17 @@ Index::Put Index::put(ObjectKey key, const IndexEntry& entry) {
     const Probe p = probe(key);
     const std::uint64_t change = change_.load(std::memory_order_relaxed);
     if (const auto at = place_of(p)) {
+        Bucket& b = buckets_[at->bucket];
         const std::uint64_t flags =
-            buckets_[at->bucket].word1[at->slot].load(std::memory_order_relaxed) & (kAway | kClock);
+            b.word1[at->slot].load(std::memory_order_relaxed) & (kAway | kClock | kOverflow);
+        const std::uint64_t word0 = word0_of(p.tag, entry);
+        if (b.word0[at->slot].load(std::memory_order_relaxed) == word0) {
+            b.word1[at->slot].store(word1_of(entry) | flags, std::memory_order_release);
+            return Put::kUpdated;
+        }
         change_.store(change + 1, std::memory_order_release);
         std::atomic_thread_fence(std::memory_order_release);
-        write(*at, word0_of(p.tag, entry), word1_of(entry) | flags);
+        write(*at, word0, word1_of(entry) | flags);
         change_.store(change + 2, std::memory_order_release);
         return Put::kUpdated;
     }

@@ -9,8 +9,10 @@
 //
 // Threads: one writer (the node's loop). Any number of readers may call the const functions at the
 // same time without locks: slots are read with a check of word 0 on both sides of word 1, and a
-// miss is repeated if an entry moved meanwhile. A reader may see an update late, never a mixture.
-// Memory: fixed at creation, committed by the system as it is touched (case K26).
+// miss is repeated if an entry moved meanwhile. A reader may see an update late,
+// never a mixture; it may miss an entry whose move or change of generation the writer was
+// interrupted in (it does not wait for it). Memory: fixed at creation, committed by the system as
+// it is touched (case K26).
 #pragma once
 
 #include <atomic>

@@ -17,7 +17,9 @@ struct NodeCounters {
     std::uint64_t lookups = 0;
     std::uint64_t lookup_blocks = 0;
     std::uint64_t contiguous_hit_tokens = 0;
-    std::uint64_t raw_hit_tokens = 0;
+    // Of every 16th look-up: all blocks that are there, and those of them that are contiguous.
+    std::uint64_t sampled_raw_tokens = 0;
+    std::uint64_t sampled_contiguous_tokens = 0;
     std::uint64_t usable_hit_tokens = 0;  // after the namespace's rules (keep, window, state)
     std::uint64_t requested_tokens = 0;
     // Gets

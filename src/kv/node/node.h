@@ -39,6 +39,7 @@
 #include "kv/index/index.h"
 #include "kv/namespace.h"
 #include "kv/node/counters.h"
+#include "kv/node/hit_curve.h"
 #include "kv/tier/arena.h"
 #include "kv/tier/tier.h"
 #include "model/block_key.h"
@@ -80,7 +81,8 @@ struct Lookup {
     NsId ns = 0;
     std::uint32_t first_block = 0;
     std::vector<model::BlockKey> keys;
-    TokenCount prompt_tokens = 0;  // 0 = all of `keys`: no rule cuts the hit
+    TokenCount prompt_tokens = 0;  // 0 = unknown: `hit` is not computed
+    bool places = false;           // answer `tiers` too: one look per block instead of a few
 };
 // Brings the objects, in order, into the arena and leases them. The answer holds those before the
 // first that is not there. SSD objects are read first; the answer comes when all are resolved or at
@@ -128,8 +130,9 @@ struct Subscribe {
     std::uint32_t limit = 1024;
     Duration wait{0};
 };
-// Forgets all objects of the namespace in O(DRAM objects): a new epoch, under which old names are
-// not found (K24). Their records on SSD are expired by time.
+// Forgets all objects of the namespace: a new epoch, under which old names are not found (K24).
+// Their records on SSD expire by time, and a restart finds them again: to withdraw a tenant's data
+// for good, its salt is changed.
 struct Clear {
     NsId ns = 0;
 };
@@ -181,18 +184,18 @@ struct Done {};
 // To a follower: the flight it attached to ended. kOk: the object is there. kMiss: it failed and
 // this follower may reserve it now (the first follower gets `reservation` with it).
 struct Flight {
-    std::uint32_t object = 0;  // index in the Reserve command
-    ObjectStatus status = ObjectStatus::kOk;
+    std::uint32_t object = 0;                 // index in the Reserve command
+    ObjectStatus status = ObjectStatus::kOk;  // kTimedOut: the follower's own `hold` ran out
     ReservationId reservation;
 };
 enum class KvEventType : std::uint8_t { kStored, kRemoved, kCleared };
+inline constexpr NsId kAnyNs = 0xffffffff;
 struct KvEvent {
     KvEventType type = KvEventType::kStored;
-    NsId ns = 0;
-    ObjectKind kind = ObjectKind::kHistory;
-    Tier tier = Tier::kDram;
+    Tier tier = Tier::kDram;  // that gained or lost it
+    NsId ns = kAnyNs;         // kAnyNs: not known (a record that the SSD tier dropped)
     std::uint32_t block = 0;
-    model::BlockKey key;
+    ObjectKey key;  // of object_key(namespace, block key, kind)
 };
 struct Events {
     std::uint64_t first = 0;  // number of events[0]
@@ -294,7 +297,6 @@ struct NodeOptions {
     std::uint32_t event_ring = 65536;
     std::uint64_t sweep_buckets = 65536;  // of the index, per tick
     std::uint64_t epoch = 1;              // of this run; differs from earlier runs'
-    double curve_sample = 1.0 / 64;       // of keys, for the hit-ratio curve
 };
 
 class Node {
@@ -315,13 +317,9 @@ class Node {
     NodeHeld held() const;
     ByteCount tenant_bytes(std::uint64_t tenant) const;
 
-    // Hit ratio of block references, had DRAM held `blocks` blocks: by simulating this policy at
-    // several capacities on a sample of keys (Waldspurger et al., ATC'17). For sizing.
-    struct CurvePoint {
-        std::uint64_t blocks = 0;
-        double hit_ratio = 0;
-    };
-    std::vector<CurvePoint> hit_curve() const;
+    // Hit ratio of block references, had DRAM held so many blocks (kv/node/hit_curve.h): from an
+    // eighth to eight times of what it holds. Empty before the first namespace is opened.
+    std::vector<HitCurve::Point> hit_curve() const;
 
     // Every readable object in DRAM, in order of slots (nereid cache ls).
     struct Listed {

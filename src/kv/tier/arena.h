@@ -126,9 +126,12 @@ class ArenaReader {
     bool still_valid(const SlotRef& ref) const;
 
   private:
+    bool inside(const SlotRef& ref) const;
+
     std::span<const std::uint8_t> mapping_;
     ByteCount data_begin_ = 0;
     ByteCount min_slot_bytes_ = 0;
+    std::uint64_t slots_ = 0;
 };
 
 }  // namespace nereid::kv
