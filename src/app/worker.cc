@@ -3,6 +3,7 @@
 #include <csignal>
 #include <cstdio>
 
+#include "app/deepinfer_worker.h"
 #include "app/logging.h"
 #include "app/serve.h"
 #include "cli/command.h"
@@ -31,6 +32,8 @@ Result<void> run(const WorkerOptions& options) {
     if (options.socket.empty())
         return err(Code::kConfig,
                    "--socket is missing. Mend: give the path of the Unix socket to listen on.");
+    if (options.engine.kind == "deepinfer")
+        return run_deepinfer_worker(options.engine, options.socket);
     io::RealLoop loop;
     io::RealNetwork network(loop);
     ProcessLog log({}, loop);
