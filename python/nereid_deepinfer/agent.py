@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nereid_deepinfer import handoff
+from nereid_deepinfer.experts import ExpertControl
 from nereid_deepinfer.keys import block_chain
 from nereid_deepinfer.load import LoadReport
 from nereid_deepinfer.prefix import PrefixCache
@@ -123,6 +124,7 @@ class Agent:
         self.prefixes = PrefixCache(int(self._total_blocks * share), self.options.prefix_entries if share else 0,
                                     self.engine.block_manager.unpin_blocks)
         self.report = LoadReport(runtime)
+        self.experts: ExpertControl | None = None  # set by who brings plans (experts.py)
         self.engine.agent = self
 
     # ------------------------------------------------------------ commands
@@ -534,6 +536,8 @@ class Agent:
         self._relieve()
         if self.engine.has_unfinished_requests():
             self._vote()
+            if self.experts is not None:
+                self.experts.before_step(self.engine.generate_step)
             outputs = self.engine.step()
             self._in_flight = True
             self._steps += 1
