@@ -1,5 +1,6 @@
 // RuntimeFolder: a private place for sockets and files of one running service, removed with
-// everything in it at its end.
+// everything in it at its end. A service that was killed cannot remove its own: the next one does,
+// and knows it by the lock that nobody holds any more.
 #pragma once
 
 #include <string>
@@ -11,7 +12,8 @@ namespace nereid::app {
 class RuntimeFolder {
   public:
     // A fresh folder of mode 0700 under $XDG_RUNTIME_DIR or, where that is unset, too long for a
-    // socket's path or not writable, under /tmp. kIo.
+    // socket's path or not writable, under /tmp. Removes the folders that dead services of this
+    // user left there. kIo.
     static Result<RuntimeFolder> create();
     RuntimeFolder(RuntimeFolder&& other) noexcept;
     RuntimeFolder& operator=(RuntimeFolder&&) = delete;
@@ -23,8 +25,9 @@ class RuntimeFolder {
     Result<std::string> write(const std::string& name, const std::string& content) const;
 
   private:
-    explicit RuntimeFolder(std::string path) : path_(std::move(path)) {}
+    RuntimeFolder(std::string path, int lock) : path_(std::move(path)), lock_(lock) {}
     std::string path_;  // empty = moved from
+    int lock_ = -1;     // descriptor that holds the lock on "lock" while the service lives
 };
 
 }  // namespace nereid::app

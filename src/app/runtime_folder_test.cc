@@ -43,6 +43,25 @@ TEST(RuntimeFolder, TwoDoNotMeet) {
     EXPECT_LT(a->path().size() + std::string("/worker.sock").size(), 108u);
 }
 
+// A service that was killed leaves its folder; the lock in it tells that its owner is dead.
+TEST(RuntimeFolder, TheNextOneRemovesWhatTheDeadLeft) {
+    const auto alive = RuntimeFolder::create();
+    ASSERT_TRUE(alive.ok());
+    const std::string base = std::filesystem::path(alive->path()).parent_path();
+    std::string dead = base + "/nereid-XXXXXX";
+    std::string foreign = base + "/nereid-XXXXXX";  // no lock in it: not known to be ours
+    ASSERT_NE(mkdtemp(dead.data()), nullptr);
+    ASSERT_NE(mkdtemp(foreign.data()), nullptr);
+    std::ofstream(dead + "/lock") << "";
+    std::ofstream(dead + "/worker.toml") << "x";
+    const auto next = RuntimeFolder::create();
+    ASSERT_TRUE(next.ok());
+    EXPECT_FALSE(std::filesystem::exists(dead));
+    EXPECT_TRUE(std::filesystem::exists(foreign));
+    EXPECT_TRUE(std::filesystem::exists(alive->path()));
+    std::filesystem::remove_all(foreign);
+}
+
 TEST(RuntimeFolder, AFileThatCannotBeWrittenIsAnError) {
     const auto folder = RuntimeFolder::create();
     ASSERT_TRUE(folder.ok());

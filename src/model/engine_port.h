@@ -188,7 +188,7 @@ enum class EndReason : std::uint8_t {
     kLength,
     kAborted,
     kFailed,     // see error
-    kPrefilled,  // kPrefillOnly / kScore reached its end; KV is held
+    kPrefilled,  // kPrefillOnly reached its end and its KV is held; or kScore did, which holds none
 };
 struct Finished {
     RequestId id;

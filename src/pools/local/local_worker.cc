@@ -62,9 +62,11 @@ struct Link {
     bool greeted = false;
     bool closed = false;
 
-    void send(const wire::Message& message) {
-        wire::encode(message, outbox);
+    // False: the message is larger than the wire allows; nothing was sent.
+    bool send(const wire::Message& message) {
+        if (!wire::encode(message, outbox)) return false;
         wake.push(0);
+        return true;
     }
     void close() {
         closed = true;
@@ -183,8 +185,14 @@ void Core::post_updates(Actions& actions) {
 
 void Core::send(Actions& actions) {
     if (!link) return;
-    for (auto& command : actions.send) link->send(std::move(command));
+    std::vector<RequestId> unsendable;
+    for (auto& command : actions.send) {
+        const auto* add = std::get_if<model::AddRequest>(&command);
+        const RequestId id = add == nullptr ? RequestId{} : add->id;
+        if (!link->send(std::move(command))) unsendable.push_back(id);
+    }
     if (actions.ping) link->send(wire::Ping{*actions.ping});
+    for (const RequestId id : unsendable) apply(UnsendableEvent{id});
 }
 
 // Timers move with every frame: an early tick is harmless, so the timer is only ever armed earlier,

@@ -213,6 +213,25 @@ TEST(LocalWorker, DestroyingASessionAbortsOnce_A55) {
     EXPECT_EQ(metric(w, "nereid_worker_unknown_results_total{worker=\"local\"}"), 0);
 }
 
+TEST(LocalWorker, ARequestBeyondTheWireIsRefusedAndNothingElse) {
+    World w(12);
+    const auto handle = w.worker->handle_for(w.loop);
+    w.worker->start();
+    ASSERT_TRUE(w.ready());
+    Watch huge, other;
+    auto r = request(3);
+    r.grammar.assign(model::wire::kMaxPayload, 'x');
+    huge.session = handle->submit(std::move(r), watching(huge));
+    other.session = handle->submit(request(3), watching(other));
+    ASSERT_TRUE(w.until([&] { return huge.ended() && other.ended(); }));
+    ASSERT_TRUE(huge.error.has_value());
+    EXPECT_EQ(huge.error->code, Code::kTooLarge);
+    EXPECT_TRUE(other.finished.has_value());
+    ASSERT_TRUE(w.until([&] { return handle->status().in_flight == 0; }));
+    EXPECT_EQ(
+        metric(w, "nereid_worker_requests_refused_total{worker=\"local\",cause=\"too_large\"}"), 1);
+}
+
 TEST(LocalWorker, ASessionMayBeDestroyedInsideItsOwnUpdate) {
     World w(4);
     const auto handle = w.worker->handle_for(w.loop);

@@ -124,6 +124,14 @@ void Supervisor::on(AbortEvent&& e) {
     actions_.send.emplace_back(model::AbortRequest{e.id});
 }
 
+void Supervisor::on(UnsendableEvent&& e) {
+    const auto it = requests_.find(e.id);
+    if (it == requests_.end() || !it->second.sent) return;
+    ++counters_.refused_too_large;
+    --at_engine_;
+    end_with(it, Error{Code::kTooLarge, "the request is too large for the engine's wire"});
+}
+
 void Supervisor::pump() {
     if (!link_usable()) return;
     const model::EngineInfo& info = *status_.info;

@@ -72,6 +72,9 @@ struct SubmitEvent {
 struct AbortEvent {
     RequestId id;
 };  // idempotent; unknown and ended ids are ignored
+struct UnsendableEvent {
+    RequestId id;
+};  // a request that was to be sent is larger than the wire allows
 struct SpawnedEvent {
     int pid = 0;
 };
@@ -105,9 +108,9 @@ struct DrainEvent {
 };
 struct TickEvent {};  // wake_at() has come
 using SupervisorEvent =
-    std::variant<StartEvent, SubmitEvent, AbortEvent, SpawnedEvent, SpawnFailedEvent, GreetedEvent,
-                 RefusedEvent, FrameEvent, PongEvent, BadMessageEvent, LinkClosedEvent, ExitedEvent,
-                 DrainEvent, TickEvent>;
+    std::variant<StartEvent, SubmitEvent, AbortEvent, UnsendableEvent, SpawnedEvent,
+                 SpawnFailedEvent, GreetedEvent, RefusedEvent, FrameEvent, PongEvent,
+                 BadMessageEvent, LinkClosedEvent, ExitedEvent, DrainEvent, TickEvent>;
 
 // ---------------------------------------------------------------- what to do
 
@@ -137,6 +140,7 @@ struct SupervisorCounters {
     std::uint64_t lost = 0;  // ended with kWorkerLost
     std::uint64_t refused_overloaded = 0;
     std::uint64_t refused_unavailable = 0;
+    std::uint64_t refused_too_large = 0;
     std::uint64_t aborted = 0;
     std::uint64_t bad_messages = 0;
     std::uint64_t unknown_ids = 0;  // results for requests that the engine did not have from us
@@ -183,6 +187,7 @@ class Supervisor {
     void on(StartEvent&&);
     void on(SubmitEvent&&);
     void on(AbortEvent&&);
+    void on(UnsendableEvent&&);
     void on(SpawnedEvent&&);
     void on(SpawnFailedEvent&&);
     void on(GreetedEvent&&);

@@ -65,6 +65,8 @@ WorkerMetrics::WorkerMetrics(ops::Registry& registry, const std::string& worker)
                       [](const Supervisor& s) { return s.counters().refused_overloaded; }});
     lines_.push_back({&refused.with({worker, "unavailable"}),
                       [](const Supervisor& s) { return s.counters().refused_unavailable; }});
+    lines_.push_back({&refused.with({worker, "too_large"}),
+                      [](const Supervisor& s) { return s.counters().refused_too_large; }});
 }
 
 void WorkerMetrics::update(const Supervisor& supervisor) {
