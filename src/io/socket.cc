@@ -74,6 +74,7 @@ class SocketStream final : public Stream {
     void shutdown_write() override { s_->shutdown_write(); }
     void close() override { Socket::close(s_); }
     std::string peer() const override { return s_->peer(); }
+    const std::shared_ptr<Socket>& socket() const { return s_; }
 
   private:
     std::shared_ptr<Socket> s_;
@@ -113,14 +114,81 @@ void Socket::on_events(std::uint32_t events) {
 
 std::ptrdiff_t Socket::try_read(std::span<char> into) {
     for (;;) {
-        const auto n = recv(fd_, into.data(), into.size(), 0);
+        const auto n = descriptors_ ? receive(into) : recv(fd_, into.data(), into.size(), 0);
         if (n < 0 && errno == EINTR) continue;
         if (n == 0) peer_gone_ = true;
         // A short read drained the socket. Not so when the peer has gone: its end was reported with
-        // the data.
-        if (n < 0 || (n < static_cast<std::ptrdiff_t>(into.size()) && !peer_gone_))
+        // the data. Nor where a descriptor may have cut the read.
+        if (n < 0 || (n < static_cast<std::ptrdiff_t>(into.size()) && !peer_gone_ && !descriptors_))
             readable_ = false;
         return n;
+    }
+}
+
+std::ptrdiff_t Socket::receive(std::span<char> into) {
+    constexpr std::size_t kMostDescriptors = 8;
+    iovec iov{into.data(), into.size()};
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(kMostDescriptors * sizeof(int))> control;
+    msghdr message{};
+    message.msg_iov = &iov;
+    message.msg_iovlen = 1;
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    const auto n = recvmsg(fd_, &message, MSG_CMSG_CLOEXEC);
+    if (n < 0) return n;
+    for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
+        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+        const std::size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (std::size_t i = 0; i < count; ++i) {
+            int fd;
+            std::memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
+            Descriptor owned(fd);
+            if (received_.size() < kMostDescriptors) received_.push_back(std::move(owned));
+        }
+    }
+    return n;
+}
+
+Result<PeerCredentials> Socket::credentials() const {
+    ucred who{};
+    socklen_t size = sizeof who;
+    if (fd_ < 0) return cancelled();
+    if (getsockopt(fd_, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0)
+        return io_error("peer credentials", errno);
+    return PeerCredentials{who.pid, who.uid, who.gid};
+}
+
+Task<Result<void>> Socket::write_with_descriptor(std::shared_ptr<Socket> s, std::string_view bytes,
+                                                 int fd, TimePoint deadline) {
+    CHECK(!bytes.empty());
+    CHECK_MSG(!s->writer_.waiting(), "two writes on one stream");
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
+    iovec iov{const_cast<char*>(bytes.data()), bytes.size()};
+    msghdr message{};
+    message.msg_iov = &iov;
+    message.msg_iovlen = 1;
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    cmsghdr* c = CMSG_FIRSTHDR(&message);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(c), &fd, sizeof fd);
+    for (;;) {
+        if (s->fd_ < 0) co_return cancelled();
+        const auto n = sendmsg(s->fd_, &message, MSG_NOSIGNAL);
+        if (n >= 0) {
+            const std::array rest{bytes.substr(static_cast<std::size_t>(n))};
+            co_return co_await write(s, rest, deadline);
+        }
+        if (errno == EINTR) continue;
+        if (errno != EAGAIN) co_return io_error("write", errno);
+        const Wake why = co_await s->writer_.wait(deadline);
+        if (why == Wake::kCancelled) co_return cancelled();
+        if (why == Wake::kDeadline) {
+            co_return Error{Code::kDeadlineExceeded,
+                            "the peer did not take the data before the deadline"};
+        }
     }
 }
 
@@ -214,6 +282,42 @@ void Socket::close(const std::shared_ptr<Socket>& s) {
     s->reader_.wake_later(Wake::kCancelled, s);
     s->writer_.wake_later(Wake::kCancelled, s);
     s->hangup_.wake_later(Wake::kCancelled, s);
+}
+
+namespace {
+
+Result<std::shared_ptr<Socket>> socket_of(const Stream& stream) {
+    const auto* s = dynamic_cast<const SocketStream*>(&stream);
+    if (s == nullptr) return Error{Code::kUnsupported, "not a socket of this machine"};
+    return s->socket();
+}
+
+}  // namespace
+
+Descriptor::~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+}
+
+Result<PeerCredentials> peer_credentials(const Stream& stream) {
+    TRY(const auto s, socket_of(stream));
+    return s->credentials();
+}
+
+Result<void> accept_descriptors(Stream& stream) {
+    TRY(const auto s, socket_of(stream));
+    s->accept_descriptors();
+    return {};
+}
+
+std::vector<Descriptor> take_descriptors(Stream& stream) {
+    const auto s = socket_of(stream);
+    return s.ok() ? (*s)->take_descriptors() : std::vector<Descriptor>();
+}
+
+Task<Result<void>> write_with_descriptor(Stream& stream, std::string_view bytes, int fd,
+                                         TimePoint deadline) {
+    CO_TRY(const auto s, socket_of(stream));
+    co_return co_await Socket::write_with_descriptor(s, bytes, fd, deadline);
 }
 
 std::unique_ptr<Stream> make_socket_stream(std::shared_ptr<Socket> socket) {

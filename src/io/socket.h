@@ -9,8 +9,10 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/result.h"
+#include "io/descriptors.h"
 #include "io/real_loop.h"
 #include "io/stream.h"
 #include "io/waiter.h"
@@ -36,6 +38,14 @@ class Socket : public std::enable_shared_from_this<Socket> {
     // ETIMEDOUT at the deadline.
     static Task<int> finish_connect(std::shared_ptr<Socket> s, TimePoint deadline);
 
+    // Descriptors (io/descriptors.h).
+    Result<PeerCredentials> credentials() const;
+    void accept_descriptors() { descriptors_ = true; }
+    std::vector<Descriptor> take_descriptors() { return std::move(received_); }
+    static Task<Result<void>> write_with_descriptor(std::shared_ptr<Socket> s,
+                                                    std::string_view bytes, int fd,
+                                                    TimePoint deadline);
+
     void shutdown_write();
     // Idempotent. What is in flight gets kCancelled from the loop's queue.
     static void close(const std::shared_ptr<Socket>& s);
@@ -45,6 +55,7 @@ class Socket : public std::enable_shared_from_this<Socket> {
     void on_events(std::uint32_t events);
     // Bytes read (0 = end), or -1 with errno.
     std::ptrdiff_t try_read(std::span<char> into);
+    std::ptrdiff_t receive(std::span<char> into);
 
     RealLoop& loop_;
     int fd_;
@@ -52,6 +63,8 @@ class Socket : public std::enable_shared_from_this<Socket> {
     // False after EAGAIN or a short read, until the next edge: saves the system call that would say
     // EAGAIN (epoll(7), Q9).
     bool readable_ = true;
+    bool descriptors_ = false;
+    std::vector<Descriptor> received_;
     bool peer_gone_ = false;  // EPOLLRDHUP, EPOLLHUP, EPOLLERR or end of data was seen
     Waiter reader_;
     Waiter writer_;

@@ -4,8 +4,22 @@
 # shellcheck source=tools/dev/peers_eplb.sh
 source "$ROOT/tools/dev/peers_eplb.sh"
 
+# What the KV cache is compared with (`./dev peers kv`): fio for the disk, Redis 7 and Mooncake Store for the node.
+kv_peers() {
+    local env_dir
+    install_packages kv_peers
+    env_dir=$(venv kv_peers "$ROOT/third_party/python/kv_peers.txt")
+    cat <<TEXT
+FIO=$(command -v fio)
+REDIS_SERVER=$(command -v redis-server)
+KV_PYTHON=$env_dir/bin/python
+MOONCAKE_MASTER=$env_dir/bin/mooncake_master
+TEXT
+}
+
 peers() {
     [ "${1:-}" != eplb ] || { eplb_peers; return; }
+    [ "${1:-}" != kv ] || { kv_peers; return; }
     stage "packages, llama.cpp, model" setup
     install_packages peers
     # llama-server from the very tree and folder that our engine links.
