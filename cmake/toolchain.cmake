@@ -48,7 +48,7 @@ target_compile_options(nereid_flags INTERFACE
   -fno-omit-frame-pointer -fPIE         # given here, not by CMake: libraries and executables share one precompiled header
   -ffile-prefix-map=${CMAKE_SOURCE_DIR}=. # the binary does not name the folder it was built in
   "SHELL:-Xclang -fno-pch-timestamp")
-target_include_directories(nereid_flags INTERFACE ${CMAKE_SOURCE_DIR}/src)
+target_include_directories(nereid_flags INTERFACE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include)
 target_link_options(nereid_flags INTERFACE -fuse-ld=mold -pie -Wl,--as-needed)
 
 if(NEREID_SANITIZE)

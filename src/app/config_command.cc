@@ -2,6 +2,7 @@
 
 #include <cstdio>
 
+#include "app/cache_command.h"
 #include "app/gateway_main.h"
 #include "app/serve.h"
 #include "cli/chat.h"
@@ -24,6 +25,7 @@ void bind_everything(io::ConfigBinder& b) {
     serve.bind(b);
     backend.bind(b);
     chat.bind(b);
+    bind_cache(b);
 }
 
 Result<std::string> effective(std::span<const std::string> args) {

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "app/cache_command.h"
 #include "app/config_command.h"
 #include "app/gateway_main.h"
 #include "app/serve.h"
@@ -34,6 +35,8 @@ int main(int argc, char** argv) {
         {"gateway", "the front alone, before OpenAI-compatible servers", nereid::app::gateway_main},
         {"worker", "one engine behind a Unix socket (serve starts it by itself)",
          nereid::app::worker},
+        {"cache", "the KV cache node of this machine: serve, stats, ls, scrub, verify",
+         nereid::app::cache_command},
         {"chat", "talk to a running service from a terminal", chat},
         {"keys", "make API keys", nereid::cli::keys},
         {"config", "every knob as a page, or the effective ones as a file",
