@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <variant>
 
@@ -38,7 +39,7 @@ struct GroupEngine::State {
         std::optional<model::EngineInfo> info;
         model::Load load;
         TimePoint heard;
-        bool pinged = false;
+        std::optional<TimePoint> pinged;  // nothing was heard since
         std::string last_line;
         io::RootTask watching, talking, writing;
     };
@@ -238,7 +239,7 @@ io::Task<void> GroupEngine::State::write(Rank& r) {
 
 void GroupEngine::State::on_message(Rank& r, wire::Message message) {
     r.heard = loop.now();
-    r.pinged = false;
+    r.pinged.reset();
     if (auto* frame = std::get_if<model::StepFrame>(&message); frame != nullptr && r.info) {
         ++counters.frames;
         router.on_frame(static_cast<std::size_t>(
@@ -336,9 +337,8 @@ std::vector<int> GroupEngine::pids() const {
 TimePoint GroupEngine::wake_at() const {
     TimePoint next = TimePoint::never();
     for (const auto& rank : state_->ranks) {
-        const Duration patience =
-            rank->pinged ? state_->options.progress_timeout : state_->options.progress_timeout / 2;
-        next = std::min(next, rank->heard + patience);
+        const TimePoint since = rank->pinged ? *rank->pinged : rank->heard;
+        next = std::min(next, since + state_->options.progress_timeout / 2);
     }
     return next;
 }
@@ -370,13 +370,14 @@ void GroupEngine::submit(model::Command command, TimePoint) {
 Result<model::StepFrame> GroupEngine::step(TimePoint now) {
     State& s = *state_;
     for (const auto& rank : s.ranks) {
-        const Duration silent = now - rank->heard;
-        if (silent >= s.options.progress_timeout && !s.failed) {
+        // Silence counts from our own question: while no client is there nobody asks.
+        const Duration patience = s.options.progress_timeout / 2;
+        if (rank->pinged && now - *rank->pinged >= patience && !s.failed) {
             s.fail({Code::kUnavailable,
                     fmt::format("rank {} has said nothing for {} ms", rank->launch.rank,
-                                static_cast<std::int64_t>(to_ms(silent)))});
-        } else if (silent >= s.options.progress_timeout / 2 && !rank->pinged) {
-            rank->pinged = true;
+                                static_cast<std::int64_t>(to_ms(now - rank->heard)))});
+        } else if (!rank->pinged && now - rank->heard >= patience) {
+            rank->pinged = now;
             ++s.counters.pings;
             s.send(*rank, wire::Message{wire::Ping{++s.nonce}});
         }

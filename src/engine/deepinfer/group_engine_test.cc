@@ -216,6 +216,15 @@ TEST(GroupEngine, IdleGroupThatAnswersPingsLives) {
     EXPECT_GE(w.group->counters().pings, 10u);
 }
 
+// Found on the real engine: a group that waited a minute for its first client was taken for stuck.
+TEST(GroupEngine, GroupWithoutAClientForLongIsNotStuck) {
+    World w(2);
+    ASSERT_TRUE(w.start().ok());
+    w.scheduler.run_for(120s);
+    w.add(1, 10);
+    ASSERT_TRUE(w.drive([&] { return w.finished.size() == 1; }).ok());
+}
+
 TEST(GroupEngine, FaultsAtTheStartAreTold) {
     const struct {
         Mood mood;
