@@ -13,7 +13,7 @@ WEATHER = {"name": "get_weather", "parameters": {"type": "object", "properties":
 TOOLS = [{"type": "function", "function": WEATHER}, {"type": "function", "function": {"name": "now"}}]
 
 
-def body_for(path, text, **extra):
+def body_for(path, text, /, **extra):
     if path == RESPONSES:
         return {"model": "scripted", "input": text, **extra}
     return {"model": "scripted", "max_tokens": 4000, "messages": [{"role": "user", "content": text}], **extra}

@@ -1,0 +1,276 @@
+#include "gateway/routing/routed_text.h"
+
+#include <algorithm>
+#include <deque>
+#include <utility>
+
+#include "router/events/chain.h"
+
+namespace nereid::gateway {
+namespace {
+
+using router::Outcome;
+using Events = std::vector<model::Event>;
+
+constexpr std::size_t kBytesPerToken = 4;
+constexpr std::size_t kBlockBytes = 512;
+constexpr TokenCount kBlockTokens = kBlockBytes / kBytesPerToken;
+constexpr TokenCount kExpectedOutput = 256;
+
+std::uint32_t tokens_in(const Events& events) {
+    std::uint32_t tokens = 0;
+    for (const model::Event& e : events) {
+        if (const auto* text = std::get_if<model::TextDelta>(&e)) {
+            tokens += std::max(1u, text->tokens);
+        } else if (const auto* reasoning = std::get_if<model::ReasoningDelta>(&e)) {
+            tokens += std::max(1u, reasoning->tokens);
+        } else if (std::holds_alternative<model::ToolCallDelta>(e)) {
+            ++tokens;
+        }
+    }
+    return tokens;
+}
+
+// How the request went, by its last event; nullopt while it goes on.
+std::optional<Outcome> outcome_of(const Events& events) {
+    if (events.empty()) return std::nullopt;
+    if (std::holds_alternative<model::Done>(events.back())) return Outcome::kSuccess;
+    const auto* failed = std::get_if<model::Failed>(&events.back());
+    if (failed == nullptr) return std::nullopt;
+    return router::classify_error(failed->error.code);
+}
+
+}  // namespace
+
+TextShape text_shape(const model::Request& request) {
+    TextShape shape;
+    router::TextChain chain(kBlockBytes);
+    for (const model::Tool& tool : request.tools) {
+        chain.add(tool.name);
+        chain.add(tool.description);
+    }
+    for (const model::Message& m : request.messages) {
+        const char role = static_cast<char>('0' + static_cast<int>(m.role));
+        chain.add({&role, 1});
+        for (const model::Part& p : m.parts) {
+            if (const auto* text = std::get_if<model::TextPart>(&p)) chain.add(text->text);
+        }
+        chain.add(m.reasoning);
+        for (const model::ToolCall& call : m.tool_calls) chain.add(call.arguments);
+    }
+    std::size_t other = 0;
+    for (const auto& prompt : request.prompts) {
+        if (const auto* text = std::get_if<std::string>(&prompt)) {
+            if (request.prompts.size() == 1)
+                chain.add(*text);
+            else
+                other += text->size();
+        } else {
+            other += std::get<std::vector<TokenId>>(prompt).size() * kBytesPerToken;
+        }
+    }
+    shape.prompt_tokens = static_cast<TokenCount>((chain.bytes() + other) / kBytesPerToken + 1);
+    shape.blocks = chain.blocks();
+    shape.expected_output =
+        std::min(request.max_output_tokens.value_or(kExpectedOutput), kExpectedOutput);
+    return shape;
+}
+
+// The loops of all shards and what lives there; filled before the gateway starts, then only read.
+struct RoutedText::Peers {
+    struct Entry {
+        io::Loop* loop = nullptr;
+        std::weak_ptr<Shard*> shard;  // empty once its backend is gone; asked on its loop only
+    };
+    std::vector<Entry> all;
+};
+
+class RoutedText::Shard final : public pools::TextBackend {
+  public:
+    Shard(const RoutedText& owner, const ShardContext& context, std::size_t number)
+        : context_(context),
+          make_(owner.make_),
+          peers_(owner.peers_),
+          number_(number),
+          self_(std::make_shared<Shard*>(this)),
+          fleet_({.routing = owner.options_,
+                  .model = owner.model_,
+                  .shard = number,
+                  .block_tokens = kBlockTokens,
+                  .seed = number + 1,
+                  .probe = &owner.probe_}) {
+        set_urls(owner.urls_);
+    }
+    std::weak_ptr<Shard*> weak() const { return self_; }
+
+    void set_urls(const std::vector<std::string>& urls) {
+        const TimePoint now = context_.loop->now();
+        for (std::size_t i = 0; i < servers_.size(); ++i) {
+            const bool wanted = std::find(urls.begin(), urls.end(), servers_[i].url) != urls.end();
+            if (wanted || !fleet_.live(i)) continue;
+            fleet_.drain(i, now);
+            close_if_done(i);
+        }
+        for (const std::string& url : urls) {
+            bool known = false;
+            for (std::size_t i = 0; i < servers_.size(); ++i) {
+                known = known || (servers_[i].url == url && fleet_.live(i));
+            }
+            if (known) continue;
+            servers_.push_back({url, make_(context_, url)});
+            fleet_.add(url, now);
+        }
+    }
+
+    io::Task<void> run(const model::Request& request, OnEvents on_events,
+                       std::string* served_by) override {
+        const TextShape shape = text_shape(request);
+        std::vector<router::WorkerId> excluded;
+        std::optional<Error> failure;
+        fleet_.request();
+        for (;;) {
+            auto chosen = fleet_.choose({.prompt_tokens = shape.prompt_tokens,
+                                         .blocks = shape.blocks,
+                                         .expected_output = shape.expected_output,
+                                         .excluded = excluded},
+                                        now());
+            broadcast();
+            if (!chosen.ok()) {
+                co_await fail(on_events, failure ? std::move(*failure) : std::move(chosen.error()));
+                co_return;
+            }
+            Attempt attempt(*this, *std::move(chosen), excluded.empty());
+            co_await servers_[attempt.backend()].client->run(
+                request,
+                [&attempt, &on_events](Events& events) {
+                    return attempt.on_events(events, on_events);
+                },
+                served_by);
+            if (!attempt.retry) co_return;
+            failure = std::move(attempt.retry);
+            excluded.push_back({attempt.backend()});
+        }
+    }
+
+  private:
+    struct Server {
+        std::string url;
+        std::unique_ptr<pools::TextBackend> client;  // null once removed
+    };
+
+    // One try at one server: its booking, and whether it failed so that another may be asked.
+    class Attempt {
+      public:
+        Attempt(Shard& shard, Fleet::Try t, bool first)
+            : shard_(shard), try_(std::move(t)), first_(first) {}
+        Attempt(const Attempt&) = delete;
+        Attempt& operator=(const Attempt&) = delete;
+        ~Attempt() {
+            const std::size_t index = try_.backend();
+            try_.end(Outcome::kClient, shard_.now());
+            shard_.close_if_done(index);
+        }
+        std::size_t backend() const { return try_.backend(); }
+
+        io::Task<bool> on_events(Events& events, OnEvents& to) {
+            const auto outcome = outcome_of(events);
+            try_.output(tokens_in(events), shard_.now());
+            if (outcome) try_.end(*outcome, shard_.now());
+            const bool nothing_sent = !std::exchange(sent_, true);
+            if (nothing_sent && first_ && events.size() == 1) {
+                auto* failed = std::get_if<model::Failed>(&events.front());
+                if (failed != nullptr && shard_.fleet_.may_retry(failed->error)) {
+                    retry = std::move(failed->error);
+                    return refuse();
+                }
+            }
+            return to(events);
+        }
+        std::optional<Error> retry;
+
+      private:
+        static io::Task<bool> refuse() { co_return false; }
+        Shard& shard_;
+        Fleet::Try try_;
+        bool first_;
+        bool sent_ = false;
+    };
+
+    TimePoint now() const { return context_.loop->now(); }
+
+    static io::Task<void> fail(OnEvents& on_events, Error error) {
+        Events events;
+        events.emplace_back(model::Failed{std::move(error)});
+        co_await on_events(events);
+    }
+
+    // A drained server goes with its last request.
+    void close_if_done(std::size_t index) {
+        if (fleet_.live(index) || fleet_.in_flight(index) != 0 || closing_) return;
+        // Not from inside its own run().
+        closing_ = true;
+        context_.loop->post([weak = weak()] {
+            if (const auto self = weak.lock()) (*self)->close_drained();
+        });
+    }
+    void close_drained() {
+        closing_ = false;
+        for (std::size_t i = 0; i < servers_.size(); ++i) {
+            if (fleet_.live(i) || fleet_.in_flight(i) != 0 || servers_[i].client == nullptr)
+                continue;
+            servers_[i].client.reset();
+            fleet_.remove(i, now());
+        }
+    }
+
+    void broadcast() {
+        if (peers_->all.size() < 2) return;
+        const auto digest = fleet_.digest(now());
+        if (!digest) return;
+        for (std::size_t i = 0; i < peers_->all.size(); ++i) {
+            if (i == number_) continue;
+            peers_->all[i].loop->post([weak = peers_->all[i].shard, digest = *digest] {
+                if (const auto other = weak.lock()) {
+                    (*other)->fleet_.fold(digest, (*other)->now());
+                }
+            });
+        }
+    }
+
+    ShardContext context_;
+    MakeServer make_;
+    std::shared_ptr<Peers> peers_;
+    std::size_t number_;
+    std::shared_ptr<Shard*> self_;
+    Fleet fleet_;
+    std::deque<Server> servers_;  // by the fleet's index
+    bool closing_ = false;
+};
+
+RoutedText::RoutedText(RoutingOptions options, std::string model, std::vector<std::string> urls,
+                       MakeServer make, RoutingProbe& probe)
+    : options_(std::move(options)),
+      model_(std::move(model)),
+      urls_(std::move(urls)),
+      make_(std::move(make)),
+      probe_(probe),
+      peers_(std::make_shared<Peers>()) {}
+
+RoutedText::~RoutedText() = default;
+
+std::unique_ptr<pools::TextBackend> RoutedText::backend_for(const ShardContext& context) {
+    auto shard = std::make_unique<Shard>(*this, context, peers_->all.size());
+    peers_->all.push_back({context.loop, shard->weak()});
+    return shard;
+}
+
+void RoutedText::set_urls(const std::vector<std::string>& urls) {
+    urls_ = urls;
+    for (const Peers::Entry& entry : peers_->all) {
+        entry.loop->post([weak = entry.shard, urls] {
+            if (const auto shard = weak.lock()) (*shard)->set_urls(urls);
+        });
+    }
+}
+
+}  // namespace nereid::gateway

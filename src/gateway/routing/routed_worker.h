@@ -1,0 +1,40 @@
+// RoutedWorkers: one model served by several engines (embedded children, or workers elsewhere), as
+// one pools::WorkerHandle per shard. Prompts are known by their tokens here, prefixes by their
+// block keys, and engines report their load with every step.
+//
+// A request that an engine gives back before its first token (refused, or the engine died) is tried
+// once on another, within the retry budget. Workers restart by themselves (pools/local); one that
+// restarts, has failed or drains gets nothing new.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gateway/routing/fleet.h"
+#include "pools/worker.h"
+
+namespace nereid::gateway {
+
+class RoutedWorkers {
+  public:
+    using MakeHandle = std::function<std::unique_ptr<pools::WorkerHandle>(io::Loop&)>;
+    // One `make` per engine; all have the same model.
+    RoutedWorkers(RoutingOptions options, std::string model, std::vector<MakeHandle> make,
+                  RoutingProbe& probe);
+
+    // A shard's handle of all of them. Before the gateway starts, on the thread that makes it.
+    std::unique_ptr<pools::WorkerHandle> handle_for(io::Loop& loop);
+
+  private:
+    class Handle;
+    struct Peers;
+    RoutingOptions options_;
+    std::string model_;
+    std::vector<MakeHandle> make_;
+    RoutingProbe& probe_;
+    std::shared_ptr<Peers> peers_;
+};
+
+}  // namespace nereid::gateway
