@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import pathlib
 import runpy
 import signal
 import sys
@@ -24,23 +25,39 @@ def run(config: Config, rank: int, path: str) -> int:
     if config.prepare:
         runpy.run_path(config.prepare, run_name="nereid_deepinfer_prepare")
     from nereid_deepinfer.agent import Agent, Options
+    from nereid_deepinfer.background import Background
     from nereid_deepinfer.hooks import Unsupported
     from nereid_deepinfer.link import Server
+    from nereid_deepinfer.store import NodeStore
 
     try:
-        from nereid_deepinfer.real import start
+        from nereid_deepinfer.real import reports, start
 
         runtime = start(config, rank)
     except (Unsupported, ImportError) as bad:
         log(f"{bad}. Mend: install a DeepInfer of the version matrix in docs/ops/deepinfer.md, and nereid_peek built for it.")
         return 2
-    agent = Agent(runtime, Options(max_queued=config.max_queued, prefix_share=config.prefix_share,
-                                   prefix_entries=config.prefix_entries, hold_lease_ns=int(config.hold_lease_s * 1e9)))
+    server: Server
+
+    def wake() -> None:
+        server.wake()
+
+    store = stores = None
+    if config.kv_socket:
+        secret = pathlib.Path(config.kv_secret_file).read_bytes().rstrip(b"\n") if config.kv_secret_file else b""
+        store = NodeStore(config.kv_socket, runtime.arenas.block_bytes, runtime.arenas.persisted_bytes, runtime.keep_tokens, log,
+                          secret, config.kv_library, config.kv_ttl_s)
+        stores = Background(wake)
+    agent = Agent(runtime, Options(max_queued=config.max_queued, prefix_share=config.prefix_share, prefix_entries=config.prefix_entries,
+                                   hold_lease_ns=int(config.hold_lease_s * 1e9), kv_wait_ns=config.kv_wait_ms * 1_000_000),
+                  copies=Background(wake), store=store, stores=stores)
+    agent.experts = reports(runtime, config, rank, log)
     server = Server(agent, path, log)
     signal.signal(signal.SIGTERM, lambda *_: server.stop())
     signal.signal(signal.SIGINT, lambda *_: server.stop())
     log(f"rank {rank} of {config.data_parallel_size} is ready: {config.engine_type}, {runtime.info.kv_capacity_tokens} tokens of KV")
     server.run()
+    log(f"ends; {agent.counters}")
     return 0
 
 

@@ -8,8 +8,9 @@ of that name in tests/deepinfer/test_agent.py.
 A request is in one place at a time:
 
     queue ──▶ engine ──▶ (ended)                 held: prefilled on a PROMPT engine, KV pinned until Release or its lease
-      │         └──────▶ held ──▶ (released)
-      └── a hit waits here for room, in order of arrival
+     │ ▲        └──────▶ held ──▶ (released)
+     ▼ └── a hit waits here for room, in order of arrival
+    asking: the KV node is asked for its prefix, on another thread, for `kv_wait_ns` at most
 
 `by_name` holds what is in the engine and not ended. A request that was aborted or cut at a stop id leaves it at once: the
 engine may still speak of it, and is not listened to.
@@ -24,13 +25,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nereid_deepinfer import handoff
-from nereid_deepinfer.experts import ExpertControl
+from nereid_deepinfer.background import Background, Inline
+from nereid_deepinfer.experts import ExpertFolder
 from nereid_deepinfer.keys import block_chain
 from nereid_deepinfer.load import LoadReport
 from nereid_deepinfer.prefix import PrefixCache
 from nereid_deepinfer.region import Region, RegionError
 from nereid_deepinfer.runtime import Runtime
 from nereid_deepinfer.sampling import Plan, plan
+from nereid_deepinfer.store import KvStore, Loaded
 from nereid_deepinfer.wire import (
     AbortRequest, AddMode, AddRequest, AdmitDecode, Command, Drain, EndReason, Error, ExportBlocks, Finished,
     ImportPrefix, KvFailed, KvReady, MapRegion, PackedDrafts, PackedTokens, Pin, PromptLogprobs, Release, Started, StepFrame)
@@ -53,6 +56,8 @@ class Options:
     prefix_entries: int = 64
     reserve: float = 0.15  # of all blocks: prefixes give way below it (NORMAL refuses prefill above 90 % use)
     hold_lease_ns: int = 30_000_000_000
+    kv_wait_ns: int = 500_000_000  # for the KV node's answer; then the prompt is computed
+    save_share: float = 0.2  # of all blocks, at most, pinned while they go to the KV node
 
 
 @dataclass(slots=True, eq=False)
@@ -67,6 +72,8 @@ class Live:
     plain: bool = False  # its tokens need no second look; from the first one on
     keys: list[bytes] = field(default_factory=list)
     imported: ImportPrefix | None = None
+    loaded: Loaded | None = None  # from the KV node
+    asked: int = 0  # when the KV node was asked; 0 = not
     decode: AdmitDecode | None = None
     seq: Any = None
     owned: bool = False  # we gave it blocks before the scheduler scheduled it (trap 13)
@@ -97,13 +104,19 @@ class Counters:
     voted: int = 0  # decode_step was set to 0 for a prompt on an idle engine
     evicted_for_room: int = 0
     failed_imports: int = 0
+    loaded_tokens: int = 0  # restored from the KV node
+    saved_tokens: int = 0
+    late_loads: int = 0  # the KV node's answer came too late
+    skipped_saves: int = 0
     hit_tokens: int = 0
     miss_tokens: int = 0
 
 
 class Agent:
-    def __init__(self, runtime: Runtime, options: Options | None = None,
-                 clock: Callable[[], int] = time.monotonic_ns) -> None:
+    def __init__(self, runtime: Runtime, options: Options | None = None, clock: Callable[[], int] = time.monotonic_ns,
+                 copies: Background | Inline | None = None, store: KvStore | None = None,
+                 stores: Background | Inline | None = None) -> None:
+        """`copies` and `stores` run copies to the region and calls of `store` off this thread."""
         self.runtime, self.options, self.clock = runtime, options or Options(), clock
         self.engine = runtime.engine
         self.counters = Counters()
@@ -112,6 +125,10 @@ class Agent:
         self.by_id: dict[int, Live] = {}  # queued or in the engine
         self.by_name: dict[str, Live] = {}  # in the engine
         self.held: dict[int, Held] = {}
+        self.asking: dict[int, Live] = {}
+        self.copies, self.store, self.stores = copies or Inline(), store, stores or Inline()
+        self.saving = 0  # blocks pinned for saves
+        self.clients = 0  # that have gone
         self.frame = _new_frame()
         self.region: Region | None = None
         self.kept_keys: OrderedDict[int, list[bytes]] = OrderedDict()  # of ended requests, so that their prefix can go out
@@ -124,7 +141,7 @@ class Agent:
         self.prefixes = PrefixCache(int(self._total_blocks * share), self.options.prefix_entries if share else 0,
                                     self.engine.block_manager.unpin_blocks)
         self.report = LoadReport(runtime)
-        self.experts: ExpertControl | None = None  # set by who brings plans (experts.py)
+        self.experts: ExpertFolder | None = None
         self.engine.agent = self
 
     # ------------------------------------------------------------ commands
@@ -212,9 +229,7 @@ class Agent:
     def _leave_engine(self, live: Live) -> None:
         """Takes the request out of the engine's hands, wherever it is, with everything that it owns."""
         if live.seq is None:
-            if live in self.queue:
-                self.queue.remove(live)
-            return
+            return  # still in our own hands: _forget
         status = self.runtime.status
         waiting = live.seq.status == status.WAITING
         found, _ = self.engine.abort_request(live.name)
@@ -240,6 +255,7 @@ class Agent:
         for request in list(self.held):
             self._release(request)
         self.frame = _new_frame()
+        self.clients += 1
         self.draining = False
         self.region = None
 
@@ -286,24 +302,46 @@ class Agent:
         live.imported = command
 
     def _export(self, command: ExportBlocks) -> None:
+        """The blocks stay pinned while another thread copies them, also if the request is released meanwhile."""
         try:
-            length = self._write_export(command)
+            ids, length, write = self._plan_export(command)
         except (RegionError, handoff.BadHandoff) as bad:
             self.frame.kv_failed.append(KvFailed(command.id, Error("invalid_argument", str(bad))))
+            return
         except KeyError:
             self.frame.kv_failed.append(KvFailed(command.id, Error("not_found", "no KV of this request is here")))
-        else:
-            self.frame.kv_ready.append(KvReady(command.id, command.first_block, command.count, command.offset, length))
+            return
+        manager, client = self.engine.block_manager, self.clients
+        manager.pin_blocks(ids)
 
-    def _write_export(self, command: ExportBlocks) -> int:
-        """All blocks of a held request: the hand-off. Fewer, from block 0, that end at a kept boundary: the prefix."""
+        def done(result: Any) -> None:
+            manager.unpin_blocks(ids)
+            if client != self.clients:
+                return  # nobody is there who asked
+            if isinstance(result, Exception):
+                self.frame.kv_failed.append(KvFailed(command.id, Error("io", f"the copy failed: {result}")))
+            else:
+                self.frame.kv_ready.append(KvReady(command.id, command.first_block, command.count, command.offset, length))
+
+        self.copies.run(write, done)
+
+    def _plan_export(self, command: ExportBlocks) -> tuple[list[int], int, Callable[[], None]]:
+        """All blocks of a held request: the hand-off. Fewer, from block 0, that end at a kept boundary: the prefix. Gives
+        the blocks, the length, and what writes them."""
         arenas = self.runtime.arenas
+        mark = arenas.mark()
         held = self.held.get(command.id)
         if held is not None and (command.first_block, command.count) == (0, len(held.ids)):
             size = handoff.size(len(held.ids), arenas)
             out = self._range(command.offset, min(size, command.capacity))
-            handoff.write(out, held.tokens, held.ids, held.state, arenas)
-            return size
+            if len(out) != size:
+                raise handoff.BadHandoff(f"a hand-off of {len(held.ids)} blocks has {size} bytes, not {len(out)}")
+
+            def write_handoff() -> None:
+                with arenas.beside(mark):
+                    handoff.write(out, held.tokens, held.ids, held.state, arenas)
+
+            return held.ids, size, write_handoff
         live = self.by_id.get(command.id)
         keys = live.keys if live is not None else self.kept_keys.get(command.id)
         if keys is None:
@@ -316,9 +354,13 @@ class Agent:
             raise RegionError(f"{size} bytes do not fit into {command.capacity}")
         out = self._range(command.offset, size)
         cut = command.count * arenas.block_bytes
-        arenas.read_blocks(entry.ids, out[:cut])
-        arenas.state_bytes(entry.state, out[cut:])
-        return size
+
+        def write_prefix() -> None:
+            with arenas.beside(mark):
+                arenas.read_blocks(entry.ids, out[:cut])
+                arenas.state_bytes(entry.state, out[cut:])
+
+        return entry.ids, size, write_prefix
 
     def _release(self, request: int) -> None:
         held = self.held.pop(request, None)
@@ -327,9 +369,47 @@ class Agent:
 
     # ------------------------------------------------------------ admission
 
+    def _ask_store(self, live: Live) -> bool:
+        """True when the KV node is asked: the request waits apart, and others pass it."""
+        if self.store is None or live.asked or not live.keys or live.plan.grammar or live.imported is not None:
+            return False
+        keys = live.keys[: self._most_blocks(live)]
+        entry = self.prefixes.find(keys, len(keys))
+        if not keys or (entry is not None and len(entry.ids) == len(keys)):
+            return False
+        live.asked = self.clock()
+        self.asking[live.add.id] = live
+        store, namespace, tokens = self.store, live.add.kv_namespace, len(live.add.prompt)
+        self.stores.run(lambda: store.load(namespace, keys, tokens), lambda result: self._answered(live, result))
+        return True
+
+    def _answered(self, live: Live, result: Any) -> None:
+        if self.asking.get(live.add.id) is not live:
+            return  # aborted, or it was too late
+        if isinstance(result, Loaded):
+            live.loaded = result
+        self._queue_again(live)
+
+    def _queue_again(self, live: Live) -> None:
+        """Where it stood: in order of arrival."""
+        del self.asking[live.add.id]
+        at = next((i for i, other in enumerate(self.queue) if other.added > live.added), len(self.queue))
+        self.queue.insert(at, live)
+
+    def _late(self, now: int) -> None:
+        for live in [x for x in self.asking.values() if now - x.asked >= self.options.kv_wait_ns]:
+            self.counters.late_loads += 1
+            self._queue_again(live)
+
+    def _most_blocks(self, live: Live) -> int:
+        """A hit leaves at least one token (trap 16) and the tokens that YoCo replays."""
+        return max(0, len(live.add.prompt) - max(1, self.runtime.keep_tokens)) // BLOCK
+
     def _admit(self) -> None:
         while self.queue:
             live = self.queue.popleft()
+            if self._ask_store(live):
+                continue
             done = self._admit_decode(live) if live.decode is not None else self._admit_prompt(live)
             if not done:
                 self.queue.appendleft(live)
@@ -354,8 +434,7 @@ class Agent:
 
     def _admit_prompt(self, live: Live) -> bool:
         length = len(live.add.prompt)
-        # A hit leaves at least one token (trap 16) and the tokens that YoCo replays.
-        most = max(0, length - max(1, self.runtime.keep_tokens)) // BLOCK
+        most = self._most_blocks(live)
         hit = 0
         if live.keys and not live.plan.grammar:  # enqueue=False would compile a grammar on this thread
             hit = self._try_hit(live, most)
@@ -385,7 +464,8 @@ class Agent:
         """Tokens restored; 0 = none are known, -1 = there is no room now."""
         entry = self.prefixes.find(live.keys, most)
         imported = live.imported if live.imported is not None and len(live.imported.keys) <= most else None
-        blocks = max(len(entry.ids) if entry else 0, len(imported.keys) if imported else 0)
+        blocks = max(len(entry.ids) if entry else 0, len(imported.keys) if imported else 0,
+                     live.loaded.blocks if live.loaded is not None else 0)
         if blocks == 0:
             if live.imported is not None:
                 self._import_failed(live, Error("invalid_argument", "the blocks leave too few tokens to compute"))
@@ -405,11 +485,17 @@ class Agent:
             if live.imported is not None:
                 self._import_done(live)
         else:
-            data = self._range(imported.offset, imported.length)
+            if imported is not None and len(imported.keys) == blocks:
+                data = self._range(imported.offset, imported.length)
+                self._import_done(live)
+            else:
+                assert live.loaded is not None
+                data = memoryview(live.loaded.data)
+                self.counters.loaded_tokens += hit
             cut = blocks * arenas.block_bytes
             arenas.write_blocks(self.runtime.peek.block_table(seq)[:blocks], data[:cut])
             arenas.load_state(seq.state_id, hit, arenas.state_from(data[cut:]), False)
-            self._import_done(live)
+        live.loaded = None
         live.restore_ns = self.clock() - began
         live.cached = hit
         self._computed(live, hit)
@@ -496,8 +582,44 @@ class Agent:
         manager = self.engine.block_manager
         manager.pin_blocks(ids)
         state = self.runtime.arenas.copy_state(seq.state_id, blocks * BLOCK, self.runtime.exact_states)
+        if live.cached < blocks * BLOCK:
+            self._save(live, ids, state)
         if not self.prefixes.put(key, ids, state):
             manager.unpin_blocks(ids)
+
+    def _save(self, live: Live, ids: list[int], state: Any) -> None:
+        """To the KV node, on its thread; the blocks stay pinned until it is done."""
+        arenas, manager, store = self.runtime.arenas, self.engine.block_manager, self.store
+        if store is None or (self.runtime.exact_states and arenas.persisted_bytes < arenas.slot_bytes):
+            return  # trap 11
+        if self.saving + len(ids) > self._total_blocks * self.options.save_share:
+            self.counters.skipped_saves += 1
+            return
+        manager.pin_blocks(ids)
+        self.saving += len(ids)
+        namespace, keys, mark = live.add.kv_namespace, live.keys[: len(ids)], arenas.mark()
+
+        def save() -> int:
+            first = store.missing_from(namespace, keys)
+            if first is None:
+                return 0
+            data = bytearray((len(ids) - first) * arenas.block_bytes + arenas.persisted_bytes)
+            blocks, rest = memoryview(data)[: -arenas.persisted_bytes], memoryview(data)[-arenas.persisted_bytes :]
+            with arenas.beside(mark):
+                if first < len(ids):
+                    arenas.read_blocks(ids[first:], blocks)
+                arenas.state_bytes(state, rest)
+            store.save(namespace, keys, first, blocks, rest)
+            return (len(ids) - first) * BLOCK
+
+        def done(result: Any) -> None:
+            manager.unpin_blocks(ids)
+            self.saving -= len(ids)
+            if isinstance(result, Exception):
+                raise result  # NodeStore answers for its node; this is a defect
+            self.counters.saved_tokens += result
+
+        self.stores.run(save, done)
 
     def may_free(self, seq: Any) -> bool:
         live = self.by_name.get(seq.request_id)
@@ -525,13 +647,20 @@ class Agent:
 
     def has_work(self) -> bool:
         # The engine gives the blocks of an ended request back in a later step: it is stepped until it has nothing left.
-        return (bool(self.by_id) or self._in_flight or not self.frame.empty()
-                or self.engine.get_num_unfinished_requests() > 0)
+        return (len(self.by_id) > len(self.asking) or self._in_flight or not self.frame.empty() or self.copies.ready()
+                or self.stores.ready() or self.engine.get_num_unfinished_requests() > 0)
+
+    def waits(self) -> bool:
+        """Something comes from another thread, or ends by the clock: a step is due now and then."""
+        return bool(self.held or self.asking or self.copies.pending or self.stores.pending)
 
     def step(self) -> StepFrame:
         """One turn of the loop. With several ranks every rank must call it, also idle: it holds collectives."""
         began = self.clock()
+        self.copies.collect()
+        self.stores.collect()
         self._expire(began)
+        self._late(began)
         self._admit()
         self._relieve()
         if self.engine.has_unfinished_requests():
@@ -639,6 +768,7 @@ class Agent:
 
     def _forget(self, live: Live) -> None:
         self.by_id.pop(live.add.id, None)
+        self.asking.pop(live.add.id, None)
         if live.counted:
             self.uncached -= len(live.add.prompt) - live.computed
             live.counted = False

@@ -54,16 +54,24 @@ class Config:
     prefix_share: float = 0.3
     prefix_entries: int = 64
     hold_lease_s: float = 30.0
+    kv_socket: str = ""  # of this machine's KV node (nereid cache serve); empty: none
+    kv_wait_ms: int = 500  # the longest that a prompt waits for the node
+    kv_secret_file: str = ""  # the node's secret, if it has one
+    kv_library: str = ""  # libnereid_kv.so.1; empty: where nereid_kv finds it
+    kv_ttl_s: int = 0  # life of what is saved; 0: the node's default
     # --- answers
     deterministic: bool = False  # DEEPINFER_BATCH_INVARIANT, fixed verification: slower
     structured_output: bool = True
     grammar_timeout_s: int = 20
+    grammar_cpus: int = 4  # of a rank, for compiling grammars; the machine must have so many per device
     # --- scheduling of a NORMAL engine: decode steps between attempts to prefill
     prefill_interval: int = 70
     prefill_any_interval: int = 8  # 100 in the engine: with one idle rank of two a first prompt would wait 100 steps
     # --- experts
     extra_experts: int = 0
-    rebalance_interval: int = 0  # steps between the engine's own rebalancing; 0 = never
+    rebalance_interval: int = 0  # steps between the engine's own rebalancing; 0 = never, and no counts either
+    # --- for balancers
+    report_folder: str = ""  # gets cost.json and experts-RANK.json; plan.json in it is installed (docs/ops/deepinfer.md)
     # --- other
     log_interval_steps: int = 100
     gloo_timeout_s: int = 600  # 14400 in the engine: how long a group hangs when a rank on another machine died
@@ -118,15 +126,23 @@ class Config:
         need(self.accelerator in ACCELERATORS, "accelerator", f"one of {', '.join(ACCELERATORS)}")
         need(self.load_format in ("auto", "dummy"), "load_format", "auto or dummy")
         for key in ("data_parallel_size", "context_parallel_size", "expert_parallel_size", "max_num_seqs", "prefill_interval",
-                    "prefill_any_interval", "gloo_timeout_s", "grammar_timeout_s"):
+                    "prefill_any_interval", "gloo_timeout_s", "grammar_timeout_s", "grammar_cpus",
+                    "kv_wait_ms"):
             need(getattr(self, key) >= 1, key, "at least 1")
         for key in ("first_rank", "ranks_here", "group", "max_num_batched_tokens", "max_queued", "drafts", "prefix_entries",
-                    "extra_experts", "rebalance_interval", "yoco_keep_tokens"):
+                    "extra_experts", "rebalance_interval", "yoco_keep_tokens", "kv_ttl_s"):
             need(getattr(self, key) >= 0, key, "not negative")
         need(self.max_model_len >= 2 * WINDOW, "max_model_len", f"at least {2 * WINDOW}")
         need(0 < self.memory_utilization < 1, "memory_utilization", "between 0 and 1")
         need(0 <= self.prefix_share <= 0.8, "prefix_share", "between 0 and 0.8")
         need(self.hold_lease_s > 0, "hold_lease_s", "more than 0")
+        need(not self.kv_secret_file or pathlib.Path(self.kv_secret_file).is_file(), "kv_secret_file", "there is no such file")
+        need(not self.kv_socket or self.yoco_truncation != "off", "kv_socket",
+             "a stored prefix needs yoco_truncation: the decoder layers' windows are not kept")
+        need(not self.kv_socket or self.engine_type != "COMPLETION", "kv_socket", "a decode-only engine restores no prefixes")
+        need(not self.report_folder or pathlib.Path(self.report_folder).is_dir(), "report_folder", "there is no such folder")
+        need(not self.report_folder or self.context_parallel_size == 1 or not self.rebalance_interval, "report_folder",
+             "plans of experts need context_parallel_size = 1: the other devices of a rank are processes of the engine's own")
         need(50 < self.master_port < 65536, "master_port", "a port above 50: the engine listens 50 below it")
         need(self.yoco_truncation in ("off", "mask", "compact"), "yoco_truncation", "off, mask or compact")
         if self.yoco_truncation != "off":
@@ -179,6 +195,7 @@ class Config:
             "DEEPINFER_PREFILL_ATTEMPT_INTERVAL": str(self.prefill_interval),
             "DEEPINFER_PREFILL_ANY_ATTEMPT_INTERVAL": str(self.prefill_any_interval),
             "DEEPINFER_XGRAMMAR_TIMEOUT": str(self.grammar_timeout_s),
+            "DEEPINFER_SO_BUILDER_CPUS": str(self.grammar_cpus),
             "DEEPINFER_LOGGING_INTERVAL_STEP": str(self.log_interval_steps),
             "DEEPINFER_OVERRIDE_NUM_EXTRA_EXPERTS": str(self.extra_experts),
             "DEEPINFER_EXPERT_REARRANGEMENT_STEP_INTERVAL": str(self.rebalance_interval),

@@ -5,11 +5,19 @@ entry for a plan. `install` overrides that method so that a pending plan takes t
 engine's own code still moves the weights and writes the maps. Every rank must run the same plan in the same step, or the
 group hangs: a plan carries the step (LLMEngine.generate_step, equal on all ranks) and a rank that is past it refuses.
 
+ExpertFolder is the way in and out of a running group: each rank writes `experts-RANK.json`, and takes `plan.json` once all
+ranks have agreed, in a collective of their own every EVERY steps, that they have the same one.
+
 Needs DEEPINFER_EXPERT_REARRANGEMENT_STEP_INTERVAL > 0 (rebalance_interval): else the engine keeps no counts.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
+import pathlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,6 +106,10 @@ class ExpertControl:
         return torch.tensor(plan.physical_to_logical, **like), torch.tensor(where, **like), torch.tensor(counts, **like)
 
     def propose(self, plan: Plan, generate_step: int) -> None:
+        self.check(plan, generate_step)
+        self.pending[plan.balancer] = plan
+
+    def check(self, plan: Plan, generate_step: int) -> None:
         """BadPlan for a step that is past, another shape, or a plan that loses an expert. Checked on every rank before any
         rank may reach the step: a rank that refused would leave the others in the collective."""
         balancers = self._balancers()
@@ -113,7 +125,6 @@ class ExpertControl:
             raise BadPlan(f"the engine has {layers} layers of {physical} slots")
         old = balancer.logical_to_physical_map
         derive(plan.physical_to_logical, old.shape[1], old.shape[2])
-        self.pending[plan.balancer] = plan
 
     def before_step(self, generate_step: int) -> None:
         """Makes the engine rearrange at the end of the step that a pending plan names."""
@@ -136,3 +147,67 @@ class ExpertControl:
             counts.scatter_add_(-1, mapping, window)
             out.append({"tokens": counts.tolist(), "physical_to_logical": balancer.physical_to_logical_map.tolist()})
         return out
+
+
+EVERY = 32  # steps between looks at the folder
+_MOST_BYTES = 64 << 20
+
+
+class ExpertFolder:
+    """`agree(number)`: the smallest and the largest of what all ranks say, a collective. All calls on the engine thread, in the
+    same steps on all ranks."""
+
+    def __init__(self, control: ExpertControl, folder: pathlib.Path, rank: int, agree: Callable[[int], tuple[int, int]],
+                 log: Callable[[str], None]) -> None:
+        self.control, self.folder, self.rank, self.agree, self.log = control, folder, rank, agree, log
+        self._seen = 0  # number of the plan that was taken, or refused, last
+        self._stamp = (0, 0)
+        self._offered: tuple[int, Plan] | None = None
+
+    def before_step(self, step: int) -> None:
+        self.control.before_step(step)
+        if step % EVERY:
+            return
+        self._write()
+        self._read(step + 1)
+        number = self._offered[0] if self._offered is not None else 0
+        least, most = self.agree(number)
+        if least != most or number == 0:
+            return  # not all have it yet
+        assert self._offered is not None
+        _, plan = self._offered
+        plan.at_step = step + 1
+        self.control.propose(plan, step)
+        self._offered = None
+        self.log(f"placement of experts {number:x} is installed after step {step + 1}")
+
+    def _write(self) -> None:
+        path = self.folder / f"experts-{self.rank}.json"
+        part = path.with_suffix(".part")
+        part.write_text(json.dumps({"rank": self.rank, "balancers": self.control.statistics()}))
+        os.replace(part, path)
+
+    def _read(self, next_step: int) -> None:
+        """A plan that this rank would refuse is not offered, so that no rank begins it."""
+        path = self.folder / "plan.json"
+        try:
+            found = path.stat()
+            if (found.st_mtime_ns, found.st_size) == self._stamp or found.st_size > _MOST_BYTES:
+                return
+            self._stamp = (found.st_mtime_ns, found.st_size)
+            text = path.read_bytes()
+        except OSError:
+            return
+        number = int.from_bytes(hashlib.sha256(text).digest()[:7], "little") | 1  # the same for the same bytes, never 0
+        if number == self._seen:
+            return
+        self._seen = number
+        try:
+            data = json.loads(text)
+            plan = Plan(next_step, int(data["balancer"]), [[int(e) for e in layer] for layer in data["physical_to_logical"]])
+            self.control.check(plan, next_step - 1)
+        except (BadPlan, ValueError, KeyError, TypeError) as bad:
+            self.log(f"{path} is not installed: {bad!r}")
+            self._offered = None
+        else:
+            self._offered = (number, plan)

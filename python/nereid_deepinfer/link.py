@@ -90,10 +90,16 @@ class Server:
         self.bad_messages = 0
         self._wake_read, self._wake_write = os.pipe()  # a signal ends a wait
         os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+
+    def wake(self) -> None:
+        """Ends a wait; from any thread."""
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._wake_write, b"w")
 
     def stop(self) -> None:
         self.stopping = True
-        os.write(self._wake_write, b"s")
+        self.wake()
 
     def run(self) -> None:
         group = self.agent.runtime.data_parallel > 1
@@ -115,7 +121,7 @@ class Server:
             self._check(client)
             client = self.client
         may_step = group or client is None or not client.outbox
-        if may_step and (group or self.agent.has_work()):
+        if may_step and (group or self.agent.has_work() or self.agent.waits()):
             frame = self.agent.step()
             if client is not None and client.greeted and not frame.empty():
                 client.send(frame)
@@ -131,8 +137,8 @@ class Server:
             timeout = IDLE_SECONDS
         elif client is not None and not client.greeted:
             timeout = GREETING_SECONDS
-        elif self.agent.held:
-            timeout = 1.0
+        elif self.agent.waits():
+            timeout = 0.1
         reads: list[object] = [self._wake_read]
         reads.append(self.listener if client is None else client.sock)
         ready, _, _ = select.select(reads, [client.sock] if stuck and client else [], [], timeout)

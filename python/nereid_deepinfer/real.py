@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.metadata
 import json
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
-from nereid_deepinfer import hooks
+from nereid_deepinfer import cost, hooks
 from nereid_deepinfer.config import Config
+from nereid_deepinfer.experts import ExpertControl, ExpertFolder
 from nereid_deepinfer.keys import layout_fingerprint
 from nereid_deepinfer.runtime import Runtime
 from nereid_deepinfer.wire import EngineInfo, GrammarKind, KvLayout, KvSlice, Replay, Role
@@ -45,6 +48,7 @@ class TorchArenas:
         from deepinfer.worker.cache_engine import GPUCacheInterface
 
         self._np, self._torch, self._interface = np, torch, GPUCacheInterface
+        self._stream: Any = None  # of copies beside the loop
         cache = engine.driver_worker.cache_engine
         self.blocks, self.states = cache.gpu_blocks, cache.gpu_states
         self.block_bytes = int(self.blocks.shape[1])
@@ -79,6 +83,21 @@ class TorchArenas:
     def state_bytes(self, state: Any, out: memoryview) -> None:
         self._host(out).copy_(state[: len(out)])
 
+    def mark(self) -> Any:
+        if self.blocks.device.type == "cpu":
+            return None
+        event = self._torch.cuda.Event()
+        event.record()
+        return event
+
+    def beside(self, mark: Any) -> Any:
+        if mark is None:
+            return contextlib.nullcontext()
+        if self._stream is None:
+            self._stream = self._torch.cuda.Stream()
+        self._stream.wait_event(mark)
+        return self._torch.cuda.stream(self._stream)
+
     def state_from(self, data: memoryview) -> Any:
         return self._host(data).clone()
 
@@ -106,6 +125,16 @@ def _layout(engine: Any, arenas: TorchArenas) -> KvLayout:
                     detail, slices)
 
 
+def _grammar_compiler(engine: Any) -> None:
+    """LLMEngine makes it at the first request with a grammar: on the loop's thread, seconds for a vocabulary of 129 280, and
+    on a machine with too few cores it raises out of add_request, which would take the group down. So: now."""
+    try:
+        engine.so_matcher_builder  # noqa: B018  (a property that builds)
+    except (RuntimeError, ZeroDivisionError) as bad:
+        raise hooks.Unsupported(f"grammars cannot be compiled on this machine ({bad}): lower grammar_cpus, or set "
+                                "structured_output = false") from None
+
+
 def start(config: Config, rank: int) -> Runtime:
     """Builds the engine of one rank (minutes on a real machine). hooks.Unsupported names what differs from 0.1.0."""
     import numpy as np
@@ -120,6 +149,8 @@ def start(config: Config, rank: int) -> Runtime:
 
     engine = hooks.served(LLMEngine).from_engine_args(
         EngineArgs(engine_type=EngineType[config.engine_type], **config.engine_args(rank)))
+    if config.structured_output and config.engine_type != "COMPLETION":
+        _grammar_compiler(engine)
     arenas = TorchArenas(engine)
     layout = _layout(engine, arenas)
     mode = str(envs.DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE)
@@ -145,4 +176,31 @@ def start(config: Config, rank: int) -> Runtime:
         chunked_prefill=config.chunked_prefill)
 
 
-__all__ = ["TorchArenas", "deepinfer_version", "layout_fingerprint", "start"]
+def reports(runtime: Runtime, config: Config, rank: int, log: Callable[[str], None]) -> ExpertFolder | None:
+    """What balancers read (config.report_folder): cost.json now; the returned one is called before each step."""
+    if not config.report_folder:
+        return None
+    folder = pathlib.Path(config.report_folder)
+    if rank == 0:
+        keep = config.yoco_keep_tokens if config.yoco_truncation != "off" else 0
+        cost.write(folder, cost.cost_source(runtime.engine, int(runtime.info.context_tokens), config.yoco_truncation, keep,
+                                            runtime.nextn))
+    if not config.rebalance_interval:
+        return None
+    import torch
+    import torch.distributed as dist
+    from deepinfer.model_executor.parallel_utils.parallel_state import PG
+
+    def agree(number: int) -> tuple[int, int]:
+        if config.data_parallel_size == 1:
+            return number, number
+        both = torch.tensor([number, -number], dtype=torch.int64)
+        dist.all_reduce(both, op=dist.ReduceOp.MIN, group=PG.cpu_data_parallel_group())
+        return int(both[0]), -int(both[1])
+
+    control = ExpertControl()
+    control.install_override()
+    return ExpertFolder(control, folder, rank, agree, log)
+
+
+__all__ = ["TorchArenas", "deepinfer_version", "layout_fingerprint", "reports", "start"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -23,6 +24,12 @@ class Arenas(Protocol):
 
     def load_state(self, state_id: int, position: int, state: Any, whole: bool) -> None: ...
     def state_bytes(self, state: Any, out: memoryview) -> None: ...
+    def mark(self) -> Any:
+        """Now, on the device's queue of work: what was launched before it is done before a copy under `beside` reads."""
+
+    def beside(self, mark: Any) -> contextlib.AbstractContextManager[Any]:
+        """On another thread: its reads go on beside the engine's work."""
+
     def state_from(self, data: memoryview) -> Any: ...
 
 

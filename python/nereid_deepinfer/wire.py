@@ -562,41 +562,23 @@ load = struct_of(
     prefix_store_bytes=u64, prefix_hit_tokens=u64, prefix_miss_tokens=u64, preempted=u64, last_step=i64,
     predicted_step=i64)
 
-_TOKEN = struct.Struct("<QifI")
+_TOKEN, _TOP, _DRAFT = struct.Struct("<QifI"), struct.Struct("<if"), struct.Struct("<QII")
 
 
-class PackedDrafts:
-    """DraftCounts in the bytes of the wire already."""
+class _Packed:
+    """A list of a step in the bytes of the wire already: what the agent fills, instead of an object for each member."""
 
     __slots__ = ("count", "data")
 
     def __init__(self) -> None:
         self.count = 0
         self.data = bytearray()
-
-    def add(self, request: int, drafted: int, accepted: int) -> None:
-        self.count += 1
-        self.data += _DRAFT.pack(request, drafted, accepted)
-
-    def __bool__(self) -> bool:
-        return self.count > 0
 
     def __len__(self) -> int:
         return self.count
 
 
-_DRAFT = struct.Struct("<QII")
-
-
-class PackedTokens:
-    """Tokens of one step in the bytes of the wire already: what the agent fills, instead of a TokenOut for each."""
-
-    __slots__ = ("count", "data")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.data = bytearray()
-
+class PackedTokens(_Packed):
     def add(self, request: int, token: int, logprob: float) -> None:
         self.count += 1
         self.data += _TOKEN.pack(request, token, logprob, 0)
@@ -607,49 +589,33 @@ class PackedTokens:
         for entry in top:
             self.data += _TOP.pack(*entry)
 
-    def __bool__(self) -> bool:
-        return self.count > 0
 
-    def __len__(self) -> int:
-        return self.count
-
-
-_TOP = struct.Struct("<if")
+class PackedDrafts(_Packed):
+    def add(self, request: int, drafted: int, accepted: int) -> None:
+        self.count += 1
+        self.data += _DRAFT.pack(request, drafted, accepted)
 
 
-def _write_tokens(out: bytearray, values: list[TokenOut] | PackedTokens) -> None:
-    out.extend(_U32.pack(len(values)))
-    if isinstance(values, PackedTokens):
-        out += values.data
-        return
-    pack = _TOKEN.pack
-    for value in values:
-        out += pack(value.id, value.token, value.logprob, len(value.top))
-        for entry in value.top:
-            i32.write(out, entry[0])
-            f32.write(out, entry[1])
+def _or_packed(codec: _Codec) -> _Codec:
+    def write(out: bytearray, values: Any) -> None:
+        if isinstance(values, _Packed):
+            out.extend(_U32.pack(values.count))
+            out.extend(values.data)
+        else:
+            codec.write(out, values)
+
+    return _Codec(write, codec.read, codec.smallest)
 
 
-_drafts = list_of(struct_of(DraftCount, id=u64, drafted=u32, accepted=u32))
-
-
-def _write_drafts(out: bytearray, values: list[DraftCount] | PackedDrafts) -> None:
-    if isinstance(values, PackedDrafts):
-        out.extend(_U32.pack(values.count))
-        out += values.data
-    else:
-        _drafts.write(out, values)
-
-
-token_outs = _Codec(
-    _write_tokens, list_of(struct_of(TokenOut, id=u64, token=i32, logprob=f32, top=token_weights)).read, 4)
+token_outs = _or_packed(list_of(struct_of(TokenOut, id=u64, token=i32, logprob=f32, top=token_weights)))
+draft_counts = _or_packed(list_of(struct_of(DraftCount, id=u64, drafted=u32, accepted=u32)))
 step_frame = struct_of(
     StepFrame, step=u64, started=list_of(struct_of(Started, id=u64, cached_tokens=u32)), tokens=token_outs,
     embeddings=list_of(struct_of(Embedding, id=u64, values=numbers("f", _not_nan))),
     prompt_logprobs=list_of(struct_of(PromptLogprobs, id=u64, logprobs=numbers("f", _not_nan))),
     kv_ready=list_of(struct_of(KvReady, id=u64, first_block=u32, count=u32, offset=u64, length=u64)),
     kv_failed=list_of(struct_of(KvFailed, id=u64, error=error)),
-    drafts=_Codec(_write_drafts, _drafts.read, 4), finished=list_of(finished), load=load)
+    drafts=draft_counts, finished=list_of(finished), load=load)
 
 TYPES: dict[int, tuple[type, _Codec]] = {
     1: (Hello, struct_of(Hello, version_min=u16, version_max=u16, client=string)),

@@ -11,15 +11,20 @@ from collections.abc import Callable
 from typing import Any
 
 from nereid_deepinfer import handoff, keys, wire
+from nereid_deepinfer.agent import Options
+from nereid_deepinfer.background import Background
 from nereid_deepinfer.wire import AbortRequest, EndReason, SamplingParams
-from rig import BLOCK, EOS, Rig
+from rig import BLOCK, EOS, DictStore, Rig
 
 CASES: dict[str, tuple[tuple[str, ...], Callable[[Rig], None]]] = {}
+UNTRACED: set[str] = set()  # the fake need not repeat them step by step
 
 
-def case(*types: str) -> Callable[[Callable[[Rig], None]], Callable[[Rig], None]]:
+def case(*types: str, traced: bool = True) -> Callable[[Callable[[Rig], None]], Callable[[Rig], None]]:
     def register(function: Callable[[Rig], None]) -> Callable[[Rig], None]:
         CASES[function.__name__] = (types, function)
+        if not traced:
+            UNTRACED.add(function.__name__)
         return function
 
     return register
@@ -231,26 +236,66 @@ def abort_twice_and_of_nobody(rig: Rig) -> None:
 @case("NORMAL", "PROMPT")
 def abort_storm_leaves_nothing(rig: Rig) -> None:
     """Requests of all lengths, aborted at random points: each ends once, every block and slot comes back."""
+    _storm(rig, 300)
+
+
+@case("NORMAL")
+def abort_storm_of_10000_leaves_nothing(rig: Rig) -> None:
+    _storm(rig, 10_000)
+
+
+def _storm(rig: Rig, total: int) -> None:
     rng = random.Random(11)
     alive: list[int] = []
     made = 0
-    total = 10_000 if getattr(rig, "long", False) else 300
     while made < total or rig.agent.has_work():
         for _ in range(rng.randrange(5)):
-            if made < total:
-                rig.add(made, rng.choice([3, 40, 127, 128, 129, 300, 700, 1500]), rng.randrange(1, 40),
+            if made < total and len(rig.agent.by_id) < 40:
+                rig.add(made, rng.choice([3, 40, 127, 128, 129, 300, 700, 1500]), rng.randrange(1, 20),
                         stop_ids=[rng.randrange(100, 900)])
                 alive.append(made)
                 made += 1
         rig.script.accept = rng.randrange(6)
-        while alive and rng.random() < 0.5:
-            rig.agent.submit(AbortRequest(alive.pop(rng.randrange(len(alive)))))
+        while alive and rng.random() < (0.7 if rig.runtime.engine_type == "PROMPT" else 0.3):  # mostly of young ones: the others have ended
+            rig.agent.submit(AbortRequest(alive.pop(rng.randrange(max(0, len(alive) - 40), len(alive)))))
         rig.step()
         for request in list(rig.agent.held):
             rig.agent.submit(wire.Release(request))
         rig.frames.clear()
     rig.run()
     assert len(rig.told) == total and all(len(t.ends) == 1 for t in rig.told.values())
+    reasons = [t.reason for t in rig.told.values()]
+    done = EndReason.PREFILLED if rig.runtime.engine_type == "PROMPT" else EndReason.LENGTH
+    assert min(reasons.count(done), reasons.count(EndReason.ABORTED)) > total / 50
+
+
+@case("COMPLETION")
+def abort_storm_of_decode_leaves_nothing(rig: Rig) -> None:
+    """Hand-offs admitted and aborted at random points: queued, in `prompted`, running."""
+    rng, alive, made, total = random.Random(12), [], 0, 400
+    size = handoff.size(3, rig.runtime.arenas)
+    with rig.region(3 * size) as region:
+        spans = {}
+        for at, tokens in enumerate((100, 256, 300)):
+            spans[tokens] = at * size, _handoff(rig, region[at * size : (at + 1) * size], tokens)
+        while made < total or rig.agent.has_work():
+            for _ in range(rng.randrange(4)):
+                if made < total:
+                    tokens = rng.choice(list(spans))
+                    add = wire.AddRequest(made, prompt=rig.prompt(tokens), max_tokens=rng.randrange(1, 30))
+                    rig.agent.submit(wire.AdmitDecode(add, 77, *spans[tokens]))
+                    alive.append(made)
+                    made += 1
+            rig.script.accept = rng.randrange(6)
+            while alive and rng.random() < 0.4:
+                if rng.random() < 0.3:
+                    rig.agent._admit()
+                rig.agent.submit(AbortRequest(alive.pop(rng.randrange(len(alive)))))
+            rig.step()
+        rig.run()
+        region.release()
+    assert len(rig.told) == total and all(len(t.ends) == 1 for t in rig.told.values())
+    assert {t.reason for t in rig.told.values()} >= {EndReason.ABORTED, EndReason.LENGTH}
 
 
 @case("NORMAL")
@@ -265,22 +310,216 @@ def client_gone_takes_everything(rig: Rig) -> None:
 # ---------------------------------------------------------------- grammars
 
 
-@case("FAKE")
+# How long a grammar compiles is the machine's: these are not traced.
+
+
+@case("NORMAL", traced=False)
 def abort_while_a_grammar_compiles_trap_9(rig: Rig) -> None:
     rig.add(1, 20, 5, grammar_kind=wire.GrammarKind.REGEX, grammar="a+")
-    rig.step()
+    rig.agent._admit()  # it compiles, and is in none of the scheduler's queues
     assert rig.agent.by_id[1].seq is not None
+    assert rig.engine.scheduler.get_sum_prompt_len_waiting()[0] == 0 and rig.engine.get_num_unfinished_requests() == 1
     rig.agent.submit(AbortRequest(1))
     rig.run()
     assert rig.told[1].tokens == [] and rig.told[1].reason == EndReason.ABORTED
 
 
-@case("FAKE")
+@case("NORMAL", traced=False)
 def grammar_that_does_not_compile(rig: Rig) -> None:
     rig.add(1, 20, 5, grammar_kind=wire.GrammarKind.REGEX, grammar="(")
     rig.run()
     error = rig.told[1].end.error
     assert rig.told[1].tokens == [] and error is not None and error.code == "invalid_argument"
+    assert error.param == "response_format"
+
+
+@case("NORMAL", traced=False)
+def grammar_holds_the_answer(rig: Rig) -> None:
+    rig.script.say(1, [50, 60, 70, EOS])
+    rig.script.say(2, [50, 51, 52, EOS])
+    rig.add(1, 20, 9, grammar_kind=wire.GrammarKind.REGEX, grammar="a+")
+    rig.add(2, 20, 9)
+    rig.run()
+    assert rig.told[1].tokens == [97, 97, 97, EOS] and rig.told[1].reason == EndReason.STOP
+    assert rig.told[2].tokens == [50, 51, 52, EOS]
+
+
+@case("NORMAL", traced=False)
+def grammar_begins_after_its_trigger(rig: Rig) -> None:
+    """What a gateway asks for after reasoning: free until </think>, held from there on."""
+    rig.script.say(1, [50, 7, 7, 8, 60, 70, EOS])
+    rig.add(1, 20, 9, grammar_kind=wire.GrammarKind.REGEX, grammar="a+", grammar_trigger=[7, 8])
+    rig.run()
+    assert rig.told[1].tokens == [50, 7, 7, 8, 97, 97, EOS]
+
+
+@case("NORMAL", traced=False)
+def grammars_of_all_kinds_in_one_batch(rig: Rig) -> None:
+    kinds = [(wire.GrammarKind.REGEX, "a+"), (wire.GrammarKind.EBNF, 'root ::= "a" root | "a"'),
+             (wire.GrammarKind.JSON_SCHEMA, '{"const": 7}')]
+    for at, (kind, grammar) in enumerate(kinds):
+        rig.script.say(at, [60, EOS, EOS])
+        rig.add(at, 200, 6, grammar_kind=kind, grammar=grammar)
+    rig.add(9, 200, 6)
+    rig.run()
+    assert rig.told[0].tokens == [97, EOS] and rig.told[1].tokens == [97, EOS] and rig.told[2].tokens == [55, EOS]
+    assert rig.told[9].tokens == expected(rig, 9, 6)
+
+
+# ---------------------------------------------------------------- traps of the interface itself
+
+
+@case("NORMAL")
+def block_table_is_read_beside_the_bindings_trap_1(rig: Rig) -> None:
+    rig.add(1, 300, 9)
+    rig.step()
+    seq = rig.agent.by_id[1].seq
+    assert not hasattr(seq, "block_table")
+    table = rig.runtime.peek.block_table(seq)
+    assert len(table) in (3, 4) and len(set(table)) == len(table) and 0 not in table
+
+
+@case("NORMAL")
+def engine_itself_finds_no_prefix_trap_2(rig: Rig) -> None:
+    rig.renew(Options(prefix_share=0.0))
+    prompt = rig.prompt(600, first=77)
+    for request in (1, 2):
+        rig.trace.clear()
+        rig.add(request, prompt, 2)
+        rig.run()
+        assert sum(q for prompt_run, rows in rig.trace if prompt_run for _, q in rows) == 600
+        assert rig.told[request].end.cached_tokens == 0
+
+
+@case("NORMAL", "PROMPT")
+def calls_come_between_steps_trap_3(rig: Rig) -> None:
+    """step() releases the GIL with the queues in its hands: nothing of the engine is called inside it, nor from another
+    thread; not even while a thread copies KV."""
+    import threading
+
+    engine, here, inside = rig.engine, threading.get_ident(), []
+    rig.renew(copies=Background(lambda: None))
+
+    def watch(owner: Any, name: str) -> None:
+        original = getattr(owner, name)
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            assert threading.get_ident() == here and not inside, name
+            return original(*args, **kwargs)
+
+        setattr(owner, name, watched)
+
+    def step() -> Any:
+        inside.append(1)
+        try:
+            return step_of_engine()
+        finally:
+            inside.pop()
+
+    step_of_engine = engine.step
+    for name in ("add_request", "abort_request", "has_unfinished_requests", "flush_inflight_reqs"):
+        watch(engine, name)
+    engine.step = step
+    try:
+        with rig.region(4 << 20) as region:
+            for i in range(12):
+                rig.add(i, 200 + 60 * i, 6)
+                rig.step()
+                rig.agent.submit(wire.ExportBlocks(i, 0, 1, 0, len(region)))
+                rig.agent.submit(AbortRequest(i - 3))
+                for request in list(rig.agent.held):
+                    rig.agent.submit(wire.Release(request))
+            rig.run()
+            rig.settle()
+    finally:
+        rig.agent.copies.close()
+        for name in ("add_request", "abort_request", "has_unfinished_requests", "flush_inflight_reqs", "step"):
+            delattr(engine, name)
+
+
+@case("NORMAL")
+def pointers_are_read_before_the_next_step_trap_5(rig: Rig) -> None:
+    """They die with it (the fake raises then): all that a frame says was copied in its step."""
+    rig.add(1, 20, 6, top_logprobs=3, logprobs=True)
+    rig.run()
+    tokens = expected(rig, 1, 6)
+    assert rig.told[1].tokens == tokens
+    assert rig.told[1].top == [[(t, -0.5), (t + 1, -1.5), (t + 2, -2.5)] for t in tokens]
+
+
+@case("NORMAL")
+def prefix_is_not_stored_without_truncation_trap_11(rig: Rig) -> None:
+    """With YoCo off a restored prefix would lack the decoder layers' windows: neither taken in nor given out."""
+    store = DictStore()
+    rig.renew(store=store)
+    rig.runtime.exact_states = True
+    try:
+        prompt = rig.prompt(600, first=3)
+        size = 3 * rig.runtime.arenas.block_bytes + rig.runtime.arenas.persisted_bytes
+        with rig.region(size):
+            rig.add(1, prompt, 2)
+            rig.agent.submit(wire.ImportPrefix(1, 0, keys.block_chain(bytes(32), prompt, BLOCK)[:3], 0, size))
+            rig.run()
+        assert [f.error.code for f in rig.kv_failed] == ["unsupported"] and rig.told[1].end.cached_tokens == 0
+        assert not store.kept
+    finally:
+        rig.runtime.exact_states = False
+
+
+class StubProcessor:
+    """Of the multimodal worker: what LLMEngine calls. An image's bytes arrive with the next fetch."""
+
+    def __init__(self, scheduler: Any) -> None:
+        self.scheduler, self.pending, self.added = scheduler, [], []
+
+    def overwrite_prompt(self, prompt: Any, data: dict[str, Any]) -> Any:
+        return prompt
+
+    def add(self, request: str, data: dict[str, Any], cached: int = 0) -> None:
+        assert data is not None, "a request without a dict of its own, beside those with one"
+        self.added.append((request, data, cached))
+        self.pending.append(request)
+
+    def fetch(self) -> None:
+        for request in self.pending:
+            self.scheduler.set_schedulable(request)
+        self.pending = []
+
+    def fetch_to_abort_requests(self) -> list[str]:
+        return []
+
+    def abort(self, requests: list[str]) -> None: ...
+
+
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(8) + (640).to_bytes(4, "big") + (480).to_bytes(4, "big") + bytes(16)
+
+
+@case("NORMAL", "PROMPT", traced=False)
+def text_and_images_never_mix_without_a_dict_trap_12(rig: Rig) -> None:
+    """A batch with None beside images fails inside the model: each request gets a dict of its own, text an empty one. A hit
+    tells the processor how much of the prompt is there."""
+    rig.engine.multi_modal_processor = processor = StubProcessor(rig.engine.scheduler)
+    rig.runtime.info.images = True
+    try:
+        image = {"images": [wire.ImageRef(2, bytes(32))], "image_bytes": [PNG]}
+        rig.add(1, rig.prompt(600), 2)
+        rig.add(2, rig.prompt(600), 2, **image)
+        rig.run()
+        for request in list(rig.agent.held):
+            rig.agent.submit(wire.Release(request))
+        rig.add(3, rig.prompt(600), 2)
+        rig.run()
+        data = {name.rsplit(":", 1)[1]: (d, cached) for name, d, cached in processor.added}
+        assert data["1"] == ({"image_bytes": [], "image_sizes": []}, 0)
+        assert data["2"] == ({"image_bytes": [PNG], "image_sizes": [(640, 480)]}, 0)
+        assert data["3"][1] == 384 == rig.told[3].end.cached_tokens
+        assert len({id(d) for _, d, _ in processor.added}) == 3
+        rig.add(4, 30, 2, images=image["images"], image_bytes=[b"BM no image"])
+        rig.run()
+        error = rig.told[4].end.error
+        assert error is not None and error.code == "invalid_argument"
+    finally:
+        rig.engine.multi_modal_processor, rig.runtime.info.images = None, False
 
 
 # ---------------------------------------------------------------- room
@@ -397,6 +636,106 @@ def prefix_goes_out_and_comes_back(rig: Rig) -> None:
         computed = sum(q for prompt_run, rows in rig.trace if prompt_run for name, q in rows if name.endswith(":2"))
         assert computed == 600 - hit and rig.told[2].end.cached_tokens == hit
         assert rig.kv_ready[-1].id == 2
+
+
+@case("NORMAL", "PROMPT")
+def kv_node_is_asked_before_a_prompt_is_computed(rig: Rig) -> None:
+    """What one engine saved another restores: exactly the rest is scheduled, and the bytes are the same."""
+    store, arenas, peek = DictStore(), rig.runtime.arenas, rig.runtime.peek
+    rig.renew(store=store)
+    prompt, hit = rig.prompt(600, first=41), 384
+    rig.add(1, prompt, 2)
+    rig.run()
+    for request in list(rig.agent.held):
+        rig.agent.submit(wire.Release(request))
+    assert len(store.kept) == 4 and rig.agent.counters.saved_tokens == hit  # three blocks and a state
+    chain = keys.block_chain(bytes(32), prompt, BLOCK)[:3]
+    for at, key in enumerate(chain):
+        store.kept[bytes(32), key, 0] = bytes([90 + at]) * arenas.block_bytes
+    store.kept[bytes(32), chain[2], 1] = bytes((i * 5 + 1) % 251 for i in range(arenas.persisted_bytes))
+    rig.agent.prefixes.clear()  # as another process would be
+    rig.trace.clear()
+    rig.add(2, prompt, 2)
+    rig.agent._admit()
+    assert 2 in rig.agent.asking
+    rig.agent.stores.collect()
+    rig.agent._admit()
+    seq = rig.agent.by_id[2].seq
+    out = bytearray(hit // BLOCK * arenas.block_bytes + arenas.persisted_bytes)
+    arenas.read_blocks(peek.block_table(seq)[:3], memoryview(out)[: 3 * arenas.block_bytes])
+    assert bytes(out[: 3 * arenas.block_bytes]) == b"".join(store.kept[bytes(32), key, 0] for key in chain)
+    rig.run()
+    assert sum(q for prompt_run, rows in rig.trace if prompt_run for name, q in rows if name.endswith(":2")) == 600 - hit
+    assert rig.told[2].end.cached_tokens == hit and rig.agent.counters.loaded_tokens == hit
+    if rig.agent.held:
+        rig.agent.submit(wire.Release(2))
+    rig.add(3, prompt[:512], 2)  # of another length: the same blocks, but no state at its boundary
+    rig.run()
+    assert rig.told[3].end.cached_tokens in (0, 256) and rig.told[3].end.reason in (EndReason.LENGTH, EndReason.PREFILLED)
+
+
+@case("NORMAL")
+def kv_node_that_is_late_or_fails_is_a_miss(rig: Rig) -> None:
+    store = DictStore()
+    late = Manual()
+    rig.renew(store=store, stores=late)
+    prompt = rig.prompt(600, first=43)
+    rig.add(1, prompt, 2)
+    rig.add(2, rig.prompt(20, first=900), 2)  # too short to ask for: it passes the one that waits
+    rig.step(2)
+    assert 1 in rig.agent.asking and not rig.told[2].started == [] and 1 not in rig.told
+    rig.now += 600_000_000
+    rig.run()
+    assert rig.told[1].end.cached_tokens == 0 and rig.agent.counters.late_loads == 1
+    late.run_all()
+    rig.settle()
+    store.fails = True
+    rig.agent.prefixes.clear()
+    rig.add(3, prompt, 2)
+    rig.step()
+    late.run_all()
+    rig.run()
+    assert rig.told[3].reason == EndReason.LENGTH and rig.told[3].end.cached_tokens == 0
+    rig.agent.prefixes.clear()
+    rig.add(4, prompt, 2)
+    rig.step()
+    rig.agent.submit(AbortRequest(4))  # while the node is asked
+    late.run_all()
+    rig.run()
+    assert rig.told[4].reason == EndReason.ABORTED and not rig.agent.asking
+
+
+class Manual:
+    """A Background whose jobs run when a case says so."""
+
+    def __init__(self) -> None:
+        self.jobs: list[tuple[Any, Any]] = []
+        self.done: list[tuple[Any, Any]] = []
+
+    @property
+    def pending(self) -> int:
+        return len(self.jobs) + len(self.done)
+
+    def run(self, job: Any, then: Any) -> None:
+        self.jobs.append((job, then))
+
+    def run_all(self) -> None:
+        jobs, self.jobs = self.jobs, []
+        for job, then in jobs:
+            try:
+                self.done.append((then, job()))
+            except OSError as bad:
+                self.done.append((then, bad))
+
+    def ready(self) -> bool:
+        return bool(self.done)
+
+    def collect(self) -> None:
+        done, self.done = self.done, []
+        for then, result in done:
+            then(result)
+
+    def close(self) -> None: ...
 
 
 @case("NORMAL")

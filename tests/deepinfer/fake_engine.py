@@ -7,6 +7,7 @@ returned in each of them, step by step, which the fake must repeat (test_agent.p
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from enum import Enum
 from types import SimpleNamespace
@@ -131,6 +132,11 @@ class Scheduler:
             return False
         self.allocate(seq)
         return True
+
+    def set_schedulable(self, name: str) -> None:
+        for seq in self.waiting:
+            if seq.request_id == name:
+                seq.schedulable = True
 
     def free_seq(self, seq: Seq) -> None:
         if seq.state_id != -1:
@@ -353,7 +359,7 @@ class FakeEngine:
         self.block_manager = Blocks(blocks)
         self.state_manager = Blocks(int(max_num_seqs * 1.2) + 1)
         self.scheduler = Scheduler(self)
-        self.multi_modal_processor = None
+        self.multi_modal_processor: Any = None
         self.group: list[FakeEngine] = [self]
         self.trace: list[Any] = []
         self.compiling: list[tuple[int, Seq]] = []  # grammars: (steps left, request)
@@ -383,11 +389,15 @@ class FakeEngine:
             return None
         seq = Seq(request_id, prompt, dict(sampling_params or {}))
         seq.chunk_checkpoints = list(chunk_checkpoints or [])
+        if self.multi_modal_processor is not None and multi_modal_data is not None:
+            seq.multi_modal_data, seq.schedulable = multi_modal_data, False
         grammar = seq.params.get("so_args")
         if enqueue and grammar is not None:
             self.compiling.append((grammar.get("steps", 2), seq))
         elif enqueue:
             self.scheduler.add_sequence(seq)
+            if self.multi_modal_processor is not None:
+                self.multi_modal_processor.add(request_id, multi_modal_data)
         return seq
 
     def abort_request(self, request_id: Any) -> tuple[int, int]:
@@ -410,6 +420,8 @@ class FakeEngine:
         self.trace.append([bool(out.prompt_run), sorted([s.request_id, q] for s, q in zip(out.scheduled_seqs, out.q))])
         for seq, q in zip(out.scheduled_seqs, out.q):
             seq.launch(q)
+        if self.multi_modal_processor is not None:
+            self.multi_modal_processor.fetch()
         self.post_schedule(out)
         self._compile()
         for seq in out.finished:
@@ -449,9 +461,22 @@ class FakeEngine:
         """In the step that was scheduled, also for rows that will turn out to have ended."""
         out.said = []
         for seq, q in zip(out.scheduled_seqs, out.q):
-            count = 1 + (0 if out.prompt_run else min(self.script.accept, q - 1))
+            held = "so_args" in seq.params
+            count = 1 + (0 if out.prompt_run or held else min(self.script.accept, q - 1))
             whole = not out.prompt_run or seq.chunked_rest_len == 0
-            out.said.append([self.script.next(seq.request_id) for _ in range(count)] if whole else [0])
+            said = [self.script.next(seq.request_id) for _ in range(count)] if whole else [0]
+            if held and whole:
+                said[-1] = self._held(seq, said[-1])
+            out.said.append(said)
+
+    def _held(self, seq: Seq, wanted: int) -> int:
+        """Of grammars only what the cases ask: one letter or more, a digit."""
+        so, before = seq.params["so_args"], seq.tokens[seq.prompt_len :]
+        trigger = so.get("trigger_token_ids", [])
+        if trigger and not any(before[i : i + len(trigger)] == trigger for i in range(len(before))):
+            return wanted
+        letter = ord("7") if so["schema_type"] == "json" else ord("a")
+        return self.eos_id if wanted == self.eos_id and before and before[-1] == letter else letter
 
     def _process(self, out: SimpleNamespace) -> list[int]:
         if out.prompt_run:
@@ -537,6 +562,11 @@ class FakeArenas:
 
     def state_from(self, data: memoryview) -> bytes:
         return bytes(data)
+
+    def mark(self) -> None: ...
+
+    def beside(self, mark: None) -> Any:
+        return contextlib.nullcontext()
 
     # For tests: writing to and reading from a slot or block.
     def fill(self, block: int | None, slot: int | None, value: int) -> None:

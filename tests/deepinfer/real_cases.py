@@ -18,7 +18,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE / "cpu"), str(HERE.parents[1] / "python")]
 
 import world
-from cases import CASES
+from cases import CASES, UNTRACED
 from nereid_deepinfer.config import Config
 from rig import Rig
 from script import Script
@@ -27,7 +27,7 @@ from script import Script
 def main() -> int:
     kind, wanted = sys.argv[1], sys.argv[2:]
     config = Config.of({"model": world.model_folder(), "engine_type": kind, "max_model_len": 2048, "max_num_batched_tokens": 2048,
-                        "max_num_seqs": 16, "load_format": "dummy", "prefill_any_interval": 100})
+                        "max_num_seqs": 16, "load_format": "dummy", "prefill_any_interval": 100, "grammar_cpus": 1, "log_interval_steps": 1_000_000})
     os.environ.update({k: v for k, v in config.environment(0).items() if not k.startswith("MASTER")})
     script = Script()
     runner = world.install(script)
@@ -38,6 +38,7 @@ def main() -> int:
     print(f"{kind}: engine up in {time.perf_counter() - began:.1f} s, layout {runtime.info.layout.detail}", flush=True)
     failed: list[str] = []
     recorded: dict[str, object] = {}
+    passed = 0
     from test_agent import digest
 
     for name, (types, function) in CASES.items():
@@ -52,7 +53,9 @@ def main() -> int:
             function(rig)
             rig.rest()
             print(f"ok     {name} ({time.perf_counter() - began:.2f} s)", flush=True)
-            recorded[name] = digest(json.loads(json.dumps(runner.trace)))
+            passed += 1
+            if name not in UNTRACED:
+                recorded[name] = digest(json.loads(json.dumps(runner.trace)))
         except Exception:
             traceback.print_exc()
             print(f"FAILED {name}", flush=True)
@@ -63,7 +66,7 @@ def main() -> int:
     if os.environ.get("NEREID_RECORD") and not failed and not wanted:
         (HERE / "traces").mkdir(exist_ok=True)
         (HERE / f"traces/{kind}.json").write_text(json.dumps(recorded, separators=(",", ":")).replace('],"', '],\n"') + "\n")
-    print(f"{kind}: {len(recorded)} passed, {len(failed)} failed", flush=True)
+    print(f"{kind}: {passed} passed, {len(failed)} failed", flush=True)
     os._exit(1 if failed else 0)
 
 

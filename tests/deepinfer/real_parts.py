@@ -88,21 +88,30 @@ def test_prefill_costs_come_from_the_engines_estimator() -> None:
     flops = {(q, k): f for q, k, f in grid}
     assert flops[(8192, 8192)] > flops[(2048, 8192)] > flops[(512, 8192)] > 0
     assert flops[(512, 32768)] > flops[(512, 512)]
+    # The router's form of the cost model follows the estimator.
+    model = cost.prefill_parameters(grid)
+    for compute, length, exact in grid:
+        fitted = model["per_token_flops"] * compute + model["per_token_context_flops"] * compute * (length - compute + compute / 2)
+        assert abs(fitted / exact - 1) < 0.15, (compute, length, fitted, exact)
 
 
-def test_what_xgrammar_lets_pass() -> None:
-    """The keywords that we refuse because xgrammar compiles them and does not enforce them really are such."""
+def takes(asked: dict[str, object], answer: str) -> bool:
+    """Whether xgrammar, as DeepInfer calls it, takes this whole answer."""
     import xgrammar
 
-    samples = {"multipleOf": ({"type": "integer", "multipleOf": 5}, "7")}
-    assert set(samples) == set(schema.PASSED_BY_XGRAMMAR)
     vocabulary = [chr(i) for i in range(32, 127)] + ["</s>"]
-    info = xgrammar.TokenizerInfo(vocabulary, stop_token_ids=[len(vocabulary) - 1])
-    compiler = xgrammar.GrammarCompiler(info)
-    for name, (asked, answer) in samples.items():
-        assert schema.schema_fault(asked) is not None
-        try:
-            matcher = xgrammar.GrammarMatcher(compiler.compile_json_schema(json.dumps(asked)))
-        except RuntimeError:
-            pytest.fail(f"{name} is refused by xgrammar itself now")
-        assert matcher.accept_string(answer), f"{name} is enforced by xgrammar now"
+    compiler = xgrammar.GrammarCompiler(xgrammar.TokenizerInfo(vocabulary, stop_token_ids=[len(vocabulary) - 1]))
+    matcher = xgrammar.GrammarMatcher(compiler.compile_json_schema(json.dumps(asked), strict_mode=True))
+    return matcher.accept_string(answer) and matcher.accept_token(len(vocabulary) - 1)
+
+
+@pytest.mark.parametrize(("name", "asked", "answer"), schema.GAPS, ids=[g[0] for g in schema.GAPS])
+def test_what_xgrammar_lets_pass_is_refused_before(name: str, asked: dict[str, object], answer: str) -> None:
+    assert schema.schema_fault(asked) is not None
+    assert name == "multipleOf" or takes(asked, answer), f"{name} is enforced by xgrammar now"
+
+
+@pytest.mark.parametrize(("asked", "answer"), schema.ENFORCED, ids=[json.dumps(e[0])[:60] for e in schema.ENFORCED])
+def test_what_xgrammar_enforces_is_let_through(asked: dict[str, object], answer: str) -> None:
+    assert schema.schema_fault(asked) is None
+    assert not takes(asked, answer)

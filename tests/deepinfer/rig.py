@@ -13,6 +13,7 @@ from typing import Any
 from nereid_deepinfer import hooks, wire
 from nereid_deepinfer.agent import Agent, Options
 from nereid_deepinfer.runtime import Runtime
+from nereid_deepinfer.store import Loaded
 from nereid_deepinfer.wire import (AddRequest, EngineInfo, EndReason, GrammarKind, KvLayout, MapRegion, Replay, Role, StepFrame)
 
 EOS = 1
@@ -39,6 +40,35 @@ class Told:
         return self.end.reason
 
 
+class DictStore:
+    """A KV node in memory: {(namespace, key, kind): bytes}."""
+
+    def __init__(self) -> None:
+        self.kept: dict[tuple[bytes, bytes, int], bytes] = {}
+        self.fails = False
+
+    def load(self, namespace: bytes, keys: list[bytes], tokens: int) -> Loaded | None:
+        if self.fails:
+            raise OSError("the node is gone")
+        for count in range(len(keys), 0, -1):
+            parts = [self.kept.get((namespace, key, 0)) for key in keys[:count]] + [self.kept.get((namespace, keys[count - 1], 1))]
+            if all(p is not None for p in parts):
+                return Loaded(count, bytearray(b"".join(parts)))  # type: ignore[arg-type]
+        return None
+
+    def missing_from(self, namespace: bytes, keys: list[bytes]) -> int | None:
+        there = 0
+        while there < len(keys) and (namespace, keys[there], 0) in self.kept:
+            there += 1
+        return None if there == len(keys) and (namespace, keys[-1], 1) in self.kept else there
+
+    def save(self, namespace: bytes, keys: list[bytes], first: int, blocks: memoryview, state: memoryview) -> None:
+        size = len(blocks) // max(1, len(keys) - first)
+        for at in range(first, len(keys)):
+            self.kept[namespace, keys[at], 0] = bytes(blocks[(at - first) * size : (at - first + 1) * size])
+        self.kept[namespace, keys[-1], 1] = bytes(state)
+
+
 class Rig:
     def __init__(self, runtime: Runtime, script: Any, trace: list[Any], options: Options | None = None) -> None:
         self.runtime, self.script, self.trace = runtime, script, trace
@@ -50,6 +80,16 @@ class Rig:
         self.kv_failed: list[wire.KvFailed] = []
         self.start_free = self.free()
         self.region_path: pathlib.Path | None = None
+
+    def renew(self, options: Options | None = None, **how: Any) -> None:
+        """Another agent around the same engine, which must be at rest."""
+        self.rest()
+        self.agent = Agent(self.runtime, options, clock=self.clock, **how)
+
+    def settle(self) -> None:
+        """Until nothing is on another thread."""
+        while self.agent.copies.pending or self.agent.stores.pending:
+            self.step()
 
     def clock(self) -> int:
         self.now += 1000
@@ -103,7 +143,7 @@ class Rig:
     def run(self, limit: int = 3000) -> int:
         """Steps until nothing is left to do, as the server would; returns how many."""
         steps = 0
-        while self.agent.has_work() or self.engine.has_unfinished_requests():
+        while self.agent.has_work() or self.engine.has_unfinished_requests() or self.agent.asking:
             self.step()
             steps += 1
             assert steps < limit, f"still busy after {limit} steps: {[(n, l.seq.status) for n, l in self.agent.by_name.items()]}"

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from nereid_deepinfer.image_size import image_size
-from nereid_deepinfer.schema import PASSED_BY_XGRAMMAR, REFUSED, schema_fault
+from nereid_deepinfer.schema import ENFORCED, GAPS, PASSED_BY_XGRAMMAR, REFUSED, schema_fault
 
 
 def test_ordinary_schemas_pass() -> None:
@@ -20,7 +20,7 @@ def test_ordinary_schemas_pass() -> None:
 
 @pytest.mark.parametrize("name", sorted(REFUSED | PASSED_BY_XGRAMMAR))
 def test_keywords_that_are_not_enforced_are_refused_with_their_path(name: str) -> None:
-    fault = schema_fault({"type": "object", "properties": {"a": {"items": {name: {}}}}})
+    fault = schema_fault({"type": "object", "properties": {"a": {"type": "array", "items": {name: {}}}}})
     assert fault is not None and name in fault and "/properties/a/items" in fault
 
 
@@ -30,10 +30,30 @@ def test_what_is_no_schema(bad: object) -> None:
     assert schema_fault(bad) is not None
 
 
+@pytest.mark.parametrize("asked", [g[1] for g in GAPS], ids=[g[0] for g in GAPS])
+def test_gaps_of_xgrammar_are_refused(asked: dict[str, object]) -> None:
+    assert schema_fault({"type": "object", "properties": {"a": asked}}) is not None
+
+
+def test_what_is_enforced_passes() -> None:
+    for asked, _ in ENFORCED:
+        assert schema_fault(asked) is None, asked
+    # A discriminated union, as pydantic writes it.
+    assert schema_fault({"oneOf": [
+        {"type": "object", "properties": {"kind": {"const": kind, "type": "string"}}, "required": ["kind"]} for kind in ("cat", "dog")]}) is None
+
+
+@pytest.mark.parametrize("bad", [{"type": 3}, {"type": ["string", 3]}, {"enum": 3}, {"oneOf": [{"type": 3}, {}]}, {"required": 3, "type": "object"},
+                                 {"type": "object", "required": [3]}, {"type": "string", "format": {}}, {"allOf": 3}, {"type": {}},
+                                 {"oneOf": [{"required": 3}, {"required": [[]]}]}, {"type": "string", "format": ["x"]}])
+def test_nonsense_is_a_fault_and_no_exception(bad: object) -> None:
+    assert schema_fault(bad) is not None
+
+
 def test_deep_nesting_ends() -> None:
     schema: object = {}
     for _ in range(2000):
-        schema = {"items": schema}
+        schema = {"type": "array", "items": schema}
     assert "nested" in str(schema_fault(schema))
 
 

@@ -70,26 +70,41 @@ deepinfer() {
 NEREID_DEEPINFER_PYTHON=$(deepinfer_python)
 NEREID_DEEPINFER_PACKAGE=$DEEPINFER_SOURCE
 NEREID_DEEPINFER_OUT=$(deepinfer_out)
+PYTHONPYCACHEPREFIX=$CACHE/pycache
 TEXT
 }
 
-# The agent on the real LLMEngine: the cases of the fake, ranks as processes, and `nereid serve` before them.
+# pytest_deepinfer NAME PYTHON FILE...: the log in build/debug/test/deepinfer-NAME.log, its last line on stdout.
+pytest_deepinfer() {
+    local name=$1 python=$2 log=build/debug/test/deepinfer-$1.log status=0
+    shift 2
+    NEREID_BINARY=$ROOT/build/debug/bin/nereid PYTHONPATH=$ROOT/python logged "$log" "$python" -m pytest -q --disable-warnings --durations=5 \
+        -p no:cacheprovider "$@" || status=1
+    tail -n 1 "$log"
+    return $status
+}
+
+# The agent on the real LLMEngine: the cases of the fake, ranks as processes, KV between them, and `nereid serve` before them.
+# About 6 minutes on 2 cores once all is built.
 test_deepinfer() {
     local failed=() kind log=build/debug/test variables e2e
     mkdir -p "$log"
     variables=$(deepinfer)
     mapfile -t variables <<<"$variables"
     export "${variables[@]}"
+    e2e=$(venv e2e "$ROOT/tests/e2e/requirements.txt")/bin/python
     for kind in NORMAL PROMPT COMPLETION; do
         stage "cases on LLMEngine, $kind" logged "$log/deepinfer-$kind.log" "$NEREID_DEEPINFER_PYTHON" tests/deepinfer/real_cases.py "$kind" || failed+=("$kind")
         grep -hE "^(FAILED|$kind: )" "$log/deepinfer-$kind.log" || true
     done
-    stage "real libraries (EPLB, xgrammar)" logged "$log/deepinfer-parts.log" "$NEREID_DEEPINFER_PYTHON" -m pytest -q --disable-warnings -p no:cacheprovider \
-        tests/deepinfer/real_parts.py || failed+=(parts)
-    stage "debug build (ASan, UBSan)" build debug nereid
-    e2e=$(venv e2e "$ROOT/tests/e2e/requirements.txt")
-    stage "ranks and the service" logged "$log/deepinfer-ranks.log" env NEREID_BINARY="$ROOT/build/debug/bin/nereid" \
-        "$e2e/bin/python" -m pytest -q -p no:cacheprovider tests/deepinfer/real_ranks.py tests/deepinfer/real_serve.py || failed+=(ranks)
-    tail -n 1 "$log/deepinfer-parts.log" "$log/deepinfer-ranks.log"
+    # The same cases on the fake: a case that only one of the two passes fails here.
+    stage "cases on the fake, and its traces" pytest_deepinfer fake "$e2e" tests/deepinfer || failed+=(fake)
+    stage "real libraries (EPLB, FLOPs, xgrammar)" pytest_deepinfer parts "$NEREID_DEEPINFER_PYTHON" tests/deepinfer/real_parts.py || failed+=(parts)
+    stage "ffi/recipe" recipe
+    stage "debug build (ASan, UBSan)" build debug nereid nereid_kv_client
+    stage "ranks as processes" pytest_deepinfer ranks "$e2e" tests/deepinfer/real_ranks.py || failed+=(ranks)
+    stage "KV between engines" pytest_deepinfer kv "$e2e" tests/deepinfer/real_kv.py || failed+=(kv)
+    stage "the service" pytest_deepinfer serve "$e2e" tests/deepinfer/real_serve.py || failed+=(serve)
     ((${#failed[@]} == 0)) || die "failed on the real engine: ${failed[*]}" "logs: $log/deepinfer-*.log"
+    say "test --deepinfer: all well"
 }

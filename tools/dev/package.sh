@@ -9,7 +9,7 @@ package() {
         stage "llama.cpp for any CPU (once, about 12 minutes on 2 cores)" build_llama portable llama llama-common mtmd
     fi
     stage "ffi/recipe" recipe
-    stage "release build, portable" build package nereid
+    stage "release build, portable" build package nereid nereid_kv_client
     version=$(sed -nE 's/^project\(nereid VERSION ([0-9.]+).*/\1/p' CMakeLists.txt)+git$(git log -1 --format=%cd.%h --date=format:%Y%m%d%H%M%S)
     rm -rf "$work"
     mkdir -p "$work" dist
@@ -25,6 +25,17 @@ package() {
         llvm-strip-19 --strip-debug "$tree/usr/lib/nereid/${name:-$(basename "$lib")}"
     done
     install -D -m 644 "$RUST_DIR/libnereid_recipe.so" "$tree/usr/lib/nereid/libnereid_recipe.so"
+    # For engines that are Python processes: the KV client, and the agent of DeepInfer (docs/ops/deepinfer.md).
+    install -D -m 644 build/package/bin/libnereid_kv.so.1 "$tree/usr/lib/nereid/libnereid_kv.so.1"
+    llvm-strip-19 --strip-debug "$tree/usr/lib/nereid/libnereid_kv.so.1"
+    local file
+    for file in python/nereid_kv/*.py python/nereid_kv/py.typed python/nereid_deepinfer/*.py python/nereid_deepinfer/csrc/*.cc; do
+        install -D -m 644 "$file" "$tree/usr/lib/nereid/$file"
+    done
+    ln -s ../../libnereid_kv.so.1 "$tree/usr/lib/nereid/python/nereid_kv/libnereid_kv.so.1"
+    for file in deploy/deepinfer/*; do
+        install -D -m 644 "$file" "$tree/usr/share/doc/nereid/deepinfer/$(basename "$file")"
+    done
     mkdir -p "$tree/usr/bin"
     ln -s ../lib/nereid/nereid "$tree/usr/bin/nereid"
     install -D -m 644 deploy/systemd/nereid.service "$tree/lib/systemd/system/nereid.service"

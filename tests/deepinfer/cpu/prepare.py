@@ -1,5 +1,6 @@
 """`prepare` of a group's configuration: makes a rank run on a machine without a device (world.py). Its model answers in
-bytes: 40 letters and the end token; after a prompt that ends in "!" (33) without an end."""
+bytes: 40 letters and the end token, or what NEREID_CPU_ANSWER says in the tokens of the model's tokenizer.json
+(NEREID_CPU_MODEL names its folder). NEREID_CPU_ENDLESS: over and over, without an end."""
 
 from __future__ import annotations
 
@@ -17,12 +18,17 @@ TEXT = b"Two nymphs swam past the old lighthouse."
 assert len(TEXT) == 40
 
 
+ANSWER = list(TEXT)
+if "NEREID_CPU_ANSWER" in os.environ:
+    ANSWER = world.tokenizer_of(os.environ["NEREID_CPU_MODEL"]).encode(os.environ["NEREID_CPU_ANSWER"], add_special_tokens=False)
+
+
 class Letters(Script):
     def token(self, name: str, at: int) -> int:
         endless = int(os.environ.get("NEREID_CPU_ENDLESS", "0"))
-        if at >= len(TEXT) and not endless:
+        if at >= len(ANSWER) and not endless:
             return 1
-        return TEXT[at % len(TEXT)]
+        return ANSWER[at % len(ANSWER)]
 
 
 script = Letters()
