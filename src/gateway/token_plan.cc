@@ -119,6 +119,7 @@ struct Prompt {
     std::vector<TokenId> tokens;
     std::string text;           // with echo
     bool in_reasoning = false;  // chat
+    bool in_calls = false;      // chat
 };
 
 Result<std::vector<Prompt>> render_chat(const Request& r, const text::TextModel& text,
@@ -136,6 +137,7 @@ Result<std::vector<Prompt>> render_chat(const Request& r, const text::TextModel&
     std::vector<Prompt> out(1);
     out[0].tokens = std::move(rendered.tokens);
     out[0].in_reasoning = text::opens_reasoning(family, rendered.text);
+    out[0].in_calls = !r.tools.empty() && text::opens_calls(family, rendered.text);
     return out;
 }
 
@@ -212,15 +214,17 @@ Result<TokenCount> room_for_output(const Request& r, std::size_t prompt, TokenCo
 
 // What the answer must follow. A strict tool that may be called is held to its schema where the
 // engine can do that; elsewhere it is a tool like any other.
-Result<text::Constraint> plan_constraint(const Request& r, const PlanInput& in, bool in_reasoning) {
+Result<text::Constraint> plan_constraint(const Request& r, const PlanInput& in,
+                                         const Prompt& prompt) {
     auto made =
         text::constrain(r, {.family = in.family,
                             .tokenizer = in.text.tokenizer.get(),
-                            .in_reasoning = in_reasoning,
+                            .in_reasoning = prompt.in_reasoning,
                             .chat_template = in.text.chat_template
                                                  ? std::string_view(in.text.chat_template->source())
                                                  : std::string_view{},
-                            .grammars = in.info.grammars});
+                            .grammars = in.info.grammars,
+                            .in_calls = prompt.in_calls});
     const bool optional = r.format.kind == model::OutputFormat::Kind::kText &&
                           r.tool_choice.kind == model::ToolChoice::Kind::kAuto;
     if (!made.ok() && optional && made.code() == Code::kUnsupported) return text::Constraint{};
@@ -287,10 +291,12 @@ Result<TokenPlan> plan_tokens(model::Request& request, const PlanInput& in) {
     plan.embed = common.mode == model::AddMode::kEmbed;
     plan.parse = chat;
     plan.in_reasoning = chat && prompts[0].in_reasoning;
+    plan.in_calls = chat && prompts[0].in_calls;
     if (!plan.embed) {
-        TRY(text::Constraint constraint, plan_constraint(request, in, plan.in_reasoning));
+        TRY(text::Constraint constraint, plan_constraint(request, in, prompts[0]));
         common.grammar_kind = constraint.kind;
         common.grammar = std::move(constraint.source);
+        common.grammar_trigger = std::move(constraint.trigger);
         plan.grammar_param = std::move(constraint.param);
         plan.named_call = request.endpoint == model::Endpoint::kChat &&
                           request.tool_choice.kind == model::ToolChoice::Kind::kNamed;

@@ -35,6 +35,7 @@ struct TokenPlan {
     bool embed = false;
     bool parse = false;         // chat-like: the answer is split into reasoning, text and calls
     bool in_reasoning = false;  // the prompt ends inside reasoning (A86)
+    bool in_calls = false;      // the prompt opened the block of calls
     std::string grammar_param;  // whose field the engine's complaints about the grammar are
     bool named_call = false;    // Chat ends a call of a named tool with "stop" (A23)
 };

@@ -48,6 +48,7 @@ TokenRequest::TokenRequest(Exchange& exchange, ShardModel& model, const model::R
                                                 .tools = &request.tools,
                                                 .call_id_prefix = fmt::format("call_{}_{}_", id, i),
                                                 .in_reasoning = plan_.in_reasoning,
+                                                .in_calls = plan_.in_calls,
                                                 .one_call = !request.parallel_tool_calls});
             options.shown_tokens = model.marker_tokens;
         }

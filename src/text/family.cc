@@ -1,5 +1,9 @@
 #include "text/family.h"
 
+#include <fmt/format.h>
+
+#include "text/grammar.h"
+
 namespace nereid::text {
 
 std::string_view name_of(Family family) {
@@ -49,6 +53,14 @@ Family detect_family(std::string_view t) {
 std::string shown_name(std::string_view name_space, std::string_view name) {
     if (name_space.empty()) return std::string(name);
     return std::string(name_space) + "__" + std::string(name);
+}
+
+std::string shown_description(const model::Tool& tool) {
+    // The Responses dialect, which hands custom tools on as functions, has told it already.
+    const auto grammar = tool.custom ? custom_grammar(tool) : std::nullopt;
+    if (!grammar) return tool.description;
+    return fmt::format("{}\n\nThe input must match this {} grammar:\n{}", tool.description,
+                       grammar->syntax, grammar->definition);
 }
 
 }  // namespace nereid::text

@@ -31,5 +31,7 @@ Family detect_family(std::string_view chat_template);
 // `namespace__name`, others keep theirs. Names are what the model sees only; events carry name and
 // namespace apart (case A102).
 std::string shown_name(std::string_view name_space, std::string_view name);
+// What the model is told of a tool: a custom one's grammar, if it has one, beside its description.
+std::string shown_description(const model::Tool& tool);
 
 }  // namespace nereid::text

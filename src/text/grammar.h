@@ -6,23 +6,26 @@
 //   response_format json_object, json_schema    JSON schema
 //   regex; lark; gbnf and ebnf                   the same (gbnf.h translates the last two)
 //   tool_choice required, named                  calls in the family's notation, arguments by the
-//                                                tool's schema
-//   tool_choice auto, a strict tool              text; a call, once begun, follows its tool's
-//   schema
-//                                                (the Hermes form and ours; other families: none)
+//                                                tool's schema or grammar
+//   tool_choice auto, a strict tool or a         text; a call, once begun, is one of the tools' and
+//     custom one with a grammar                  follows what that tool demands
 //   otherwise                                    none: auto never fails for a schema (A67)
 //
 // With a response_format and tools, a text follows the format and calls are free to come instead.
-// Schemas of tools that are not strict are enforced as far as they can be: keywords beyond that are
-// dropped (A63). Those of strict tools and of response_format are enforced whole or refused.
+// Schemas of tools that are not strict are enforced as far as they can be where a call is forced:
+// keywords beyond that are dropped (A63); with tool_choice auto they are not looked at. Those of
+// strict tools and of response_format are enforced whole or refused.
 // An object whose schema lists properties and is silent on others gets no others: a narrower
 // answer, always one of the schema's. Reasoning before the answer is free.
-// A custom tool's grammar is enforced when it is a regex; a Lark one would have to be matched
-// inside a JSON string: the model is told it, not held to it.
+// A custom tool's grammar (Lark, a regex) is enforced inside the JSON string that the notation puts
+// its input in (ffi/guidance, quote.rs). Gemma's arguments are written as JSON, which its parser
+// reads like the family's own form.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/result.h"
 #include "model/engine_port.h"
@@ -39,6 +42,9 @@ struct Constraint {
     // "response_format", "tools", "tool_choice".
     std::string param = {};
     bool calls_only = false;  // every finished answer is a call (required, named)
+    // The grammar begins after exactly these tokens: the end of the reasoning that the prompt
+    // opened, for engines without Lark. Empty: at once.
+    std::vector<TokenId> trigger = {};
 };
 
 struct ConstraintContext {
@@ -50,9 +56,15 @@ struct ConstraintContext {
     bool in_calls = false;                 // the prompt opened the block of calls (opens_calls)
 };
 
+// The grammar of a custom tool's input; nothing for plain text and functions.
+struct CustomGrammar {
+    std::string syntax;  // "lark", "regex"
+    std::string definition;
+};
+std::optional<CustomGrammar> custom_grammar(const model::Tool& tool);
+
 // kInvalidArgument: the request names a tool that it does not have, or gives a schema that is none
-// (A59: with param). kUnsupported: the engine enforces no such kind, or calls of this family cannot
-// be forced (Gemma's arguments are no JSON).
+// (A59: with param). kUnsupported: the engine enforces no such kind.
 Result<Constraint> constrain(const model::Request& request, const ConstraintContext& context);
 
 }  // namespace nereid::text

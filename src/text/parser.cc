@@ -22,11 +22,6 @@ class TaggedParser final : public ParserBase {
     enum class State : std::uint8_t { kText, kCall, kAfter };
 
     bool body(bool final) override {
-        if (!wants_calls()) {
-            content(rest());
-            consume(rest().size());
-            return false;
-        }
         switch (state_) {
             case State::kText:
                 if (text_until(std::span(&kOpen, 1), final) < 0) return false;
@@ -82,21 +77,14 @@ class TaggedParser final : public ParserBase {
             state_ = State::kAfter;
             return true;
         }
-        content(raw_);
-        raw_.clear();
+        give_back(raw_);
         state_ = State::kText;
         return true;
     }
 
     // Stray brackets between the call and its closing tag are the model's slips.
     bool after(bool final) {
-        while (!rest().empty() && (is_space(rest().front()) || rest().front() == '}')) consume(1);
-        if (rest().empty()) return false;
-        if (rest().starts_with(kClose)) {
-            consume(kClose.size());
-        } else if (!final && kClose.starts_with(rest())) {
-            return false;
-        }
+        if (!skip_mark(kClose, "}", final)) return false;
         state_ = State::kText;
         return true;
     }

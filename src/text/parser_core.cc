@@ -285,7 +285,10 @@ bool ParserBase::step(bool final) {
         case Phase::kReasoning:
             return reason(final);
         case Phase::kBody:
-            return body(final);
+            if (wants_calls() || always_parses()) return body(final);
+            content(rest());
+            consume(rest().size());
+            return false;
     }
     return false;
 }
@@ -345,6 +348,18 @@ int ParserBase::text_until(std::span<const std::string_view> markers, bool final
     // White space before a call, between calls and after the last one is the notation's (A11).
     consume(found.marker >= 0 || final ? found.at : end);
     return found.marker;
+}
+
+bool ParserBase::skip_mark(std::string_view mark, std::string_view slips, bool final) {
+    while (!rest().empty() &&
+           (is_space(rest().front()) || slips.find(rest().front()) != std::string_view::npos))
+        consume(1);
+    if (rest().empty()) return false;
+    if (rest().starts_with(mark)) {
+        consume(mark.size());
+        return true;
+    }
+    return final || !mark.starts_with(rest());
 }
 
 template <class Delta>

@@ -119,8 +119,10 @@ class ParserBase : public OutputParser {
 
   protected:
     // Consumes what it understands of rest(); false when it needs more. With `final` nothing more
-    // comes: it must consume everything in the end.
+    // comes: it must consume everything in the end. Not asked where there are no tools to call.
     virtual bool body(bool final) = 0;
+    // The notation says more than calls: it is parsed without tools, too.
+    virtual bool always_parses() const { return false; }
 
     std::string_view rest() const { return std::string_view(in_).substr(at_); }
     void consume(std::size_t count) { at_ += count; }
@@ -129,6 +131,13 @@ class ParserBase : public OutputParser {
     // Text up to the first of `markers`: emitted but for the white space before it. Returns the
     // marker found (not consumed), or -1 when it needs more or all was emitted.
     int text_until(std::span<const std::string_view> markers, bool final);
+    // Consumes any of `slips`, then the mark if it is there; false when it may still come.
+    bool skip_mark(std::string_view mark, std::string_view slips, bool final);
+    // What looked like a call and was none is text.
+    void give_back(std::string& raw) {
+        content(raw);
+        raw.clear();
+    }
     bool wants_calls() const { return options_.tools != nullptr && !options_.tools->empty(); }
     std::vector<model::Event>& out() { return *out_; }
 

@@ -26,11 +26,6 @@ class LlamaParser final : public ParserBase {
     enum class State : std::uint8_t { kBegin, kCall, kBetween, kText };
 
     bool body(bool final) override {
-        if (!wants_calls()) {
-            content(rest());
-            consume(rest().size());
-            return false;
-        }
         switch (state_) {
             case State::kBegin:
                 return begin(final);
@@ -128,11 +123,6 @@ class MistralParser final : public ParserBase {
     enum class State : std::uint8_t { kText, kMarked, kArray, kObject, kName, kValue };
 
     bool body(bool final) override {
-        if (!wants_calls()) {
-            content(rest());
-            consume(rest().size());
-            return false;
-        }
         switch (state_) {
             case State::kText:
                 if (text_until(std::span(&kMark, 1), final) < 0) return false;
@@ -299,11 +289,6 @@ class DeepSeek3Parser final : public ParserBase {
     enum class State : std::uint8_t { kText, kHead, kName, kBeforeValue, kValue, kAfter };
 
     bool body(bool final) override {
-        if (!wants_calls()) {
-            content(rest());
-            consume(rest().size());
-            return false;
-        }
         switch (state_) {
             case State::kText: {
                 const int marker = text_until(kMarks, final);
@@ -390,12 +375,7 @@ class DeepSeek3Parser final : public ParserBase {
 
     // The fence's end and the call's end mark; anything else begins text again.
     bool after(bool final) {
-        while (!rest().empty() && (is_space(rest().front()) || rest().front() == '`')) consume(1);
-        if (rest().empty()) return false;
-        if (rest().starts_with(kEnd))
-            consume(kEnd.size());
-        else if (!final && kEnd.starts_with(rest()))
-            return false;
+        if (!skip_mark(kEnd, "`", final)) return false;
         state_ = State::kText;
         return true;
     }
@@ -405,8 +385,7 @@ class DeepSeek3Parser final : public ParserBase {
         return give_up();
     }
     bool give_up() {
-        content(raw_);
-        raw_.clear();
+        give_back(raw_);
         state_ = State::kText;
         return true;
     }

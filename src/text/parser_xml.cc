@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "base/json.h"
+#include "text/grammar.h"
 #include "text/parser_core.h"
 
 namespace nereid::text {
@@ -42,11 +43,6 @@ class QwenXmlParser final : public ParserBase {
     enum class State : std::uint8_t { kText, kTag, kName, kInside, kKey, kValue, kAfter };
 
     bool body(bool final) override {
-        if (!wants_calls()) {
-            content(rest());
-            consume(rest().size());
-            return false;
-        }
         switch (state_) {
             case State::kText: {
                 const int marker = text_until(kOpen, final);
@@ -143,11 +139,20 @@ class QwenXmlParser final : public ParserBase {
         first_ = false;
         append_json_string(member, key_);
         member += ": ";
-        if (!wants_text(tool_, key_) && Json::parse(text).ok())
+        if (is_json(text))
             member += trimmed(text);
         else
             append_json_string(member, text);
         calls_.arguments(member, out());
+    }
+
+    // Text stays text, but for a grammar's input, which a grammar writes as a JSON string.
+    bool is_json(std::string_view text) const {
+        const bool custom = tool_ != nullptr && (tool_->custom || custom_grammar(*tool_));
+        if (!custom && wants_text(tool_, key_)) return false;
+        const auto parsed = Json::parse(text);
+        return parsed.ok() &&
+               (!custom || (parsed->is_string() && custom_grammar(*tool_).has_value()));
     }
 
     bool close() {
@@ -158,20 +163,13 @@ class QwenXmlParser final : public ParserBase {
     }
 
     bool after(bool final) {
-        static constexpr std::string_view kClose = "</tool_call>";
-        while (!rest().empty() && is_space(rest().front())) consume(1);
-        if (rest().empty()) return false;
-        if (rest().starts_with(kClose))
-            consume(kClose.size());
-        else if (!final && kClose.starts_with(rest()))
-            return false;
+        if (!skip_mark("</tool_call>", {}, final)) return false;
         state_ = State::kText;
         return true;
     }
 
     bool give_up() {
-        content(raw_);
-        raw_.clear();
+        give_back(raw_);
         state_ = State::kText;
         return true;
     }
@@ -295,11 +293,6 @@ class GemmaParser final : public ParserBase {
     static constexpr std::array<std::string_view, 2> kQuote = {"<escape>", "<|\"|>"};
 
     bool body(bool final) override {
-        if (!wants_calls()) {
-            content(rest());
-            consume(rest().size());
-            return false;
-        }
         if (form_ < 0) {
             form_ = text_until(kOpen, final);
             if (form_ < 0) return false;
@@ -327,7 +320,10 @@ class GemmaParser final : public ParserBase {
         const std::size_t brace = call.find('{');
         if (brace == std::string_view::npos) return false;
         const std::string_view name = trimmed(call.substr(kCall.size(), brace - kCall.size()));
-        const auto json = GemmaValues(call.substr(brace), kQuote[form()]).object();
+        const std::string_view values = call.substr(brace);
+        // A call that a grammar forced has plain JSON.
+        const auto json = Json::parse(values).ok() ? std::optional(std::string(values))
+                                                   : GemmaValues(values, kQuote[form()]).object();
         if (name.empty() || !json) return false;
         calls_.begin(name, out());
         calls_.arguments(*json, out());

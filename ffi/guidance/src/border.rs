@@ -15,6 +15,10 @@ impl Failure {
     pub fn new(code: i32, message: impl Into<String>) -> Self {
         Failure { code, message: message.into() }
     }
+    /// Says whose error it is.
+    pub fn within(self, owner: &str) -> Self {
+        Failure { message: format!("{owner}: {}", self.message), ..self }
+    }
     pub fn internal(error: impl std::fmt::Display) -> Self {
         Failure::new(PANIC, error.to_string())
     }

@@ -3,6 +3,7 @@
 //! (bounded white space, annotations, where in a schema an unsupported keyword stands).
 
 mod border;
+mod quote;
 mod schema;
 
 use std::os::raw::c_char;
@@ -137,6 +138,7 @@ fn compile(vocab: &Vocab, kind: i32, source: &str) -> Result<Guide, Failure> {
     if source.len() > MAX_SOURCE {
         return Err(Failure::new(LIMIT, format!("the grammar has {} bytes; at most {MAX_SOURCE} are taken", source.len())));
     }
+    let mut inputs = Vec::new();
     let (grammar, schemas) = match kind {
         JSON_SCHEMA => {
             let schema = schema::prepare(source)?;
@@ -148,16 +150,27 @@ fn compile(vocab: &Vocab, kind: i32, source: &str) -> Result<Guide, Failure> {
         }
         LARK => {
             check_nesting(source)?;
-            let (lark, schemas) = schema::prepare_lark(source)?;
+            let (lark, schemas) = schema::prepare_lark(source, &mut inputs)?;
             (TopLevelGrammar::from_lark(lark), schemas)
         }
         _ => return Err(Failure::new(INVALID, format!("no such kind of grammar: {kind}"))),
     };
-    let parser = vocab.factory.create_parser(grammar).map_err(|e| sort_error(&format!("{e:#}"), kind, &schemas))?;
+    let made = vocab.factory.create_parser(grammar).map_err(|e| sort_error(&format!("{e:#}"), kind, &schemas));
+    // An error inside a tool's own grammar is told in that grammar's lines.
+    let parser = made.or_else(|whole| inputs.iter().try_for_each(|input| check_input(vocab, input)).and(Err(whole)))?;
     let mut matcher = Matcher::new(Ok(parser));
     // An error of the first mask is one of the grammar, and known here rather than mid-answer.
     matcher.compute_mask_or_eos().map_err(|e| sort_error(&format!("{e:#}"), kind, &schemas))?;
     Ok(Guide { matcher, size: vocab.size })
+}
+
+fn check_input(vocab: &Vocab, input: &schema::Input) -> Result<(), Failure> {
+    let grammar = match input.syntax.as_str() {
+        "regex" => TopLevelGrammar::from_regex(&input.definition),
+        _ => TopLevelGrammar::from_lark(input.definition.clone()),
+    };
+    let made = vocab.factory.create_parser(grammar);
+    made.map(|_| ()).map_err(|e| sort_error(&format!("{e:#}"), LARK, &[]).within(&input.owner()))
 }
 
 fn check_nesting(source: &str) -> Result<(), Failure> {

@@ -3,6 +3,7 @@
 use serde_json::{json, Map, Value};
 
 use crate::border::Failure;
+use crate::quote;
 use crate::{INVALID, LIMIT, UNSUPPORTED};
 
 /// One blank, or a line break with indentation: a model cannot fill its answer with white space (case A66).
@@ -186,25 +187,61 @@ fn holds_names(keyword: &str) -> bool {
     matches!(keyword, "properties" | "patternProperties" | "$defs" | "definitions" | "dependentSchemas" | "dependencies")
 }
 
-/// Lark with `%json {...}`: the embedded schemas get the same options. Returns them, too, for messages.
-pub fn prepare_lark(source: &str) -> Result<(String, Vec<Value>), Failure> {
+/// A custom tool's grammar of its input, as text/grammar writes it: `%custom {"tool", "syntax", "definition"}`.
+pub struct Input {
+    pub tool: String,
+    pub syntax: String,
+    pub definition: String,
+}
+
+impl Input {
+    fn read(value: &Value) -> Option<Input> {
+        let member = |name: &str| value.get(name)?.as_str().map(str::to_string);
+        Some(Input { tool: member("tool")?, syntax: member("syntax")?, definition: member("definition")? })
+    }
+    pub fn owner(&self) -> String {
+        format!("the {} grammar of the tool \"{}\"", self.syntax, self.tool)
+    }
+    /// The right side of a rule that matches the input inside a JSON string.
+    fn quoted(&self) -> Result<String, Failure> {
+        match self.syntax.as_str() {
+            "regex" => quote::regex(&self.definition),
+            "lark" => quote::lark(&self.definition).map(|rules| format!("%lark {{\n{rules}\n}}")),
+            _ => Err(Failure::new(UNSUPPORTED, "its syntax is neither \"lark\" nor \"regex\"")),
+        }
+        .map_err(|e| e.within(&self.owner()))
+    }
+}
+
+/// Lark with `%json {...}`, whose schemas get the same options, and `%custom {...}`. Returns the schemas for messages.
+pub fn prepare_lark(source: &str, inputs: &mut Vec<Input>) -> Result<(String, Vec<Value>), Failure> {
+    const WORDS: [&str; 2] = ["%json", "%custom"];
     let mut out = String::with_capacity(source.len() + 128);
     let mut schemas = Vec::new();
     let mut rest = source;
-    while let Some(at) = rest.find("%json") {
-        let (before, after) = rest.split_at(at + "%json".len());
-        out.push_str(before);
+    while let Some((at, word)) = WORDS.iter().filter_map(|word| Some((rest.find(word)?, *word))).min() {
+        let after = &rest[at + word.len()..];
         let mut values = serde_json::Deserializer::from_str(after).into_iter::<Value>();
-        match values.next() {
-            Some(Ok(mut schema)) if schema.is_object() => {
-                let size = values.byte_offset();
+        let value = values.next().and_then(Result::ok).filter(Value::is_object);
+        let size = values.byte_offset();
+        out.push_str(&rest[..at]);
+        rest = after;
+        match (value, word) {
+            (Some(mut schema), "%json") => {
                 set_options(&mut schema)?;
-                out.push(' ');
-                out.push_str(&schema.to_string());
+                out.push_str(&format!("{word} {schema}"));
                 schemas.push(schema);
                 rest = &after[size..];
             }
-            _ => rest = after, // not ours to judge: llguidance says what is wrong with it
+            (Some(value), _) => match Input::read(&value) {
+                Some(input) => {
+                    out.push_str(&input.quoted()?);
+                    inputs.push(input);
+                    rest = &after[size..];
+                }
+                None => out.push_str(word),
+            },
+            _ => out.push_str(word), // not ours to judge: llguidance says what is wrong with it
         }
     }
     out.push_str(rest);

@@ -336,7 +336,7 @@ std::vector<model::Message> JinjaTemplate::with_tools_told(const model::Request&
         "You may call functions. Here they are, with JSON schemas of their arguments:\n<tools>\n";
     for (const model::Tool* tool : shown_tools(request)) {
         told += Json(Json::Object{{"name", shown_name(tool->name_space, tool->name)},
-                                  {"description", tool->description},
+                                  {"description", shown_description(*tool)},
                                   {"parameters", shown_parameters(*tool)}})
                     .dump() +
                 "\n";
