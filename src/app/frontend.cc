@@ -7,14 +7,16 @@
 #include <thread>
 #include <utility>
 
+#include "app/engine_set.h"
 #include "cli/command.h"
 
 namespace nereid::app {
 
 namespace {
 
-// After the streams have ended the engine has nothing to do; it gets this long to exit by itself.
-constexpr Duration kWorkerGrace = 5s;
+// After the streams have ended engines have nothing to do; they get this long to exit by
+// themselves.
+constexpr Duration kEngineGrace = 5s;
 
 std::size_t count_of(std::int64_t loops) {
     const std::size_t cores = std::max(1u, std::thread::hardware_concurrency());
@@ -94,11 +96,11 @@ void Frontend::on_signal(int number) {
         return;
     }
     parts_.log->info("stopping: streams may finish", {{"signal", number}});
-    parts_.gateway->drain([this] { main_.spawn(stop_worker()); });
+    parts_.gateway->drain([this] { main_.spawn(stop_engines()); });
 }
 
-io::Task<void> Frontend::stop_worker() {
-    if (parts_.worker != nullptr) co_await parts_.worker->drain(main_.now() + kWorkerGrace);
+io::Task<void> Frontend::stop_engines() {
+    if (parts_.engines != nullptr) co_await parts_.engines->stop(main_.now() + kEngineGrace);
     main_.stop();
 }
 

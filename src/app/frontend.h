@@ -1,9 +1,9 @@
 // Frontend: what `nereid serve` and `nereid gateway` share: one loop per core, signals, reload,
 // graceful stop.
 //
-// The calling thread runs loop 0, which also owns signals and, in `serve`, the engine child; the
-// other loops have threads of their own. SIGTERM and SIGINT: the gateway drains, then the worker,
-// then run() returns 0; a second one ends at once with 1. SIGHUP: `reload` is called.
+// The calling thread runs loop 0, which also owns signals and, in `serve`, the engine children; the
+// other loops have threads of their own. SIGTERM and SIGINT: the gateway drains, then the
+// engines, then run() returns 0; a second one ends at once with 1. SIGHUP: `reload` is called.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,10 @@
 #include "io/real_loop.h"
 #include "io/real_network.h"
 #include "ops/log.h"
-#include "pools/local/local_worker.h"
 
 namespace nereid::app {
+
+class EngineSet;
 
 struct ServiceOptions {
     std::int64_t loops = 0;
@@ -43,7 +44,7 @@ class Frontend {
 
     struct Parts {
         gateway::Gateway* gateway = nullptr;
-        pools::LocalWorker* worker = nullptr;  // may be null
+        EngineSet* engines = nullptr;          // may be null
         std::function<Result<void>()> reload;  // on loop 0; an error is logged
         ops::Logger* log = nullptr;
     };
@@ -54,7 +55,7 @@ class Frontend {
 
   private:
     void on_signal(int number);
-    io::Task<void> stop_worker();
+    io::Task<void> stop_engines();
 
     io::RealLoop main_;
     io::SignalWatch signals_;  // from the start: what is made before run() is cleaned up after it

@@ -10,6 +10,7 @@
 #include "cli/command.h"
 #include "engine/openai/base_url.h"
 #include "engine/openai/text_backend.h"
+#include "gateway/routing/routed_text.h"
 #include "ops/metrics.h"
 
 namespace nereid::app {
@@ -48,34 +49,49 @@ Result<GatewayMainOptions> load(const cli::Invocation& invocation) {
                    "backend.urls).");
     }
     for (const auto& url : options.backend.urls) TRY_VOID(engine::openai::parse_base_url(url));
+    TRY_VOID(options.routing.validate());
     return options;
 }
 
-gateway::ModelEntry model_entry(const GatewayMainOptions& options, std::int64_t created) {
+// All servers as one backend per shard, chosen by the router.
+std::unique_ptr<gateway::RoutedText> routed_servers(const GatewayMainOptions& options,
+                                                    gateway::RoutingProbe& probe) {
     engine::openai::TextBackendOptions upstream;
-    upstream.base_urls = options.backend.urls;
     upstream.model = options.backend.upstream_model;
     upstream.event_timeout = options.gateway.upstream_timeout;
     if (const char* key = std::getenv("NEREID_BACKEND_API_KEY")) upstream.api_key = key;
+    const auto make = [upstream](const gateway::ShardContext& shard, const std::string& url) {
+        auto one = upstream;
+        one.base_urls = {url};
+        auto backend = engine::openai::make_text_backend(*shard.loop, *shard.network, one);
+        CHECK_MSG(backend.ok(), "the base urls were read at start");
+        return std::move(*backend);
+    };
+    return std::make_unique<gateway::RoutedText>(options.routing, options.backend.model_name,
+                                                 options.backend.urls, make, probe);
+}
+
+gateway::ModelEntry model_entry(const GatewayMainOptions& options, gateway::RoutedText& servers,
+                                std::int64_t created) {
     gateway::ModelEntry entry;
     entry.id = options.backend.model_name;
     if (entry.id != "default") entry.aliases = {"default"};
     entry.created = created;
     entry.context_tokens = static_cast<TokenCount>(options.backend.context);
-    entry.text_backend = [upstream](const gateway::ShardContext& shard) {
-        auto backend = engine::openai::make_text_backend(*shard.loop, *shard.network, upstream);
-        CHECK_MSG(backend.ok(), "the base urls were read at start");
-        return std::move(*backend);
+    entry.text_backend = [&servers](const gateway::ShardContext& shard) {
+        return servers.backend_for(shard);
     };
     return entry;
 }
 
 Result<void> reload(const cli::Invocation& invocation, GatewayMainOptions& running,
-                    gateway::Gateway& gateway, ops::Logger& log) {
+                    gateway::Gateway& gateway, gateway::RoutedText& servers, ops::Logger& log) {
     TRY(auto fresh, load(invocation));
     const auto keys = io::restart_needed([&running](io::ConfigBinder& b) { running.bind(b); },
                                          [&fresh](io::ConfigBinder& b) { fresh.bind(b); });
     TRY_VOID(gateway.reload(fresh.gateway));
+    if (fresh.backend.urls != running.backend.urls) servers.set_urls(fresh.backend.urls);
+    running.backend.urls = fresh.backend.urls;
     for (const auto& key : keys)
         log.warn("this key changes at the next start only", {{"key", key}});
     log.set_level(fresh.log.parsed());
@@ -93,7 +109,9 @@ Result<int> run(const cli::Invocation& invocation) {
     TRY(const auto state, StateHolder::open(options.gateway.state));
     TRY_VOID(frontend.check_port_is_free(options.gateway));
     std::vector<gateway::ModelEntry> models;
-    models.push_back(model_entry(options, frontend.loop().wall_now().seconds()));
+    gateway::RoutingProbe routing_probe(metrics);
+    const auto servers = routed_servers(options, routing_probe);
+    models.push_back(model_entry(options, *servers, frontend.loop().wall_now().seconds()));
     TRY(const auto gateway, gateway::make_gateway(frontend.shards(), options.gateway,
                                                   std::move(models), log, metrics, state->state()));
     frontend.loop().spawn(state->keep_clean(frontend.loop(), log));
@@ -104,18 +122,20 @@ Result<int> run(const cli::Invocation& invocation) {
                                          example_request(url, options.backend.model_name));
     std::fputs(text.c_str(), stdout);
     std::fflush(stdout);
-    return frontend.run({.gateway = gateway.get(),
-                         .worker = nullptr,
-                         .reload = [&] { return reload(invocation, options, *gateway, log); },
-                         .log = &log});
+    return frontend.run(
+        {.gateway = gateway.get(),
+         .engines = nullptr,
+         .reload = [&] { return reload(invocation, options, *gateway, *servers, log); },
+         .log = &log});
 }
 
 }  // namespace
 
 void BackendOptions::bind(io::ConfigBinder& b) {
     b.knob("backend.urls", urls,
-           {.doc = "Base URLs of OpenAI-compatible servers; the one with the fewest running "
-                   "requests is asked."});
+           {.reload = true,
+            .doc = "Base URLs of OpenAI-compatible servers. `router.policy` chooses among them; "
+                   "at a reload new ones join and missing ones finish what they have."});
     b.knob("backend.model_name", model_name, {.doc = "What clients call the model."});
     b.knob("backend.upstream_model", upstream_model,
            {.doc = "What the servers call it; empty: as the client does."});
@@ -129,6 +149,7 @@ void BackendOptions::bind(io::ConfigBinder& b) {
 void GatewayMainOptions::bind(io::ConfigBinder& b) {
     gateway.bind(b);
     backend.bind(b);
+    routing.bind(b);
     service.bind(b);
     log.bind(b);
 }

@@ -9,6 +9,7 @@
 #include "app/logging.h"
 #include "app/serve.h"
 #include "gateway/gateway.h"
+#include "gateway/routing/fleet.h"
 #include "io/config.h"
 
 namespace nereid::app {
@@ -24,6 +25,7 @@ struct BackendOptions {
 struct GatewayMainOptions {
     gateway::GatewayOptions gateway;
     BackendOptions backend;
+    gateway::RoutingOptions routing;
     ServiceOptions service;
     LogOptions log;
     void bind(io::ConfigBinder& b);

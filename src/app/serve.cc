@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "app/engine_set.h"
 #include "app/runtime_folder.h"
 #include "app/state_setup.h"
 #include "cli/command.h"
@@ -26,21 +27,9 @@ Result<ServeOptions> load(const cli::Invocation& invocation) {
     TRY_VOID(io::load_config([&options](io::ConfigBinder& b) { options.bind(b); },
                              {invocation.config_path, invocation.knobs, serve_aliases()}));
     TRY_VOID(options.gateway.validate());
+    TRY_VOID(options.routing.validate());
+    TRY_VOID(EngineSet::validate(options.engine, options.engines));
     return options;
-}
-
-// The child reads the engine's knobs from a file, so that a new knob needs no second list.
-Result<std::vector<std::string>> child_command(const ServeOptions& options,
-                                               const RuntimeFolder& folder,
-                                               const std::string& socket) {
-    EngineOptions engine = options.engine;
-    // An empty one means something for DeepInfer (see open_text).
-    if (engine.kind != "deepinfer") engine.model = engine.model_path();
-    TRY(const std::string file,
-        folder.write("worker.toml",
-                     io::config_toml([&engine](io::ConfigBinder& b) { engine.bind(b); })));
-    return std::vector<std::string>{"/proc/self/exe", "worker", "--config", file,
-                                    "--socket",       socket};
 }
 
 void say(const std::string& line) {
@@ -48,44 +37,25 @@ void say(const std::string& line) {
     std::fflush(stdout);
 }
 
-// Tells people when the engine is there, and ends a service whose engine can never start.
-class Announcer {
-  public:
-    Announcer(Frontend& frontend, std::string url, std::string model)
-        : frontend_(frontend), url_(std::move(url)), model_(std::move(model)) {}
-    void operator()(const pools::WorkerStatus& status) {
-        if (status.state == pools::WorkerState::kReady && !std::exchange(was_ready_, true)) {
-            say(fmt::format("nereid: ready, {} answers. Try:\n\n{}\n", model_,
-                            example_request(url_, "default")));
-        }
-        if (status.state == pools::WorkerState::kFailed && !was_ready_) {
-            frontend_.fail(cli::report({Code::kConfig, status.last_error}));
-        }
-    }
-
-  private:
-    Frontend& frontend_;
-    std::string url_, model_;
-    bool was_ready_ = false;
-};
-
 gateway::ModelEntry model_entry(const ServeOptions& options, text::TextModel text,
-                                pools::LocalWorker& worker, std::int64_t created) {
+                                EngineSet& engines, std::int64_t created) {
     gateway::ModelEntry entry;
     entry.id = options.engine.model_name();
     if (entry.id != "default") entry.aliases = {"default"};
     entry.created = created;
     entry.text = std::move(text);
-    entry.worker = [&worker](io::Loop& loop) { return worker.handle_for(loop); };
+    entry.worker = [&engines](io::Loop& loop) { return engines.handle_for(loop); };
     return entry;
 }
 
 Result<void> reload(const cli::Invocation& invocation, ServeOptions& running,
-                    gateway::Gateway& gateway, ops::Logger& log) {
+                    gateway::Gateway& gateway, EngineSet& engines, ops::Logger& log) {
     TRY(auto fresh, load(invocation));
     const auto keys = io::restart_needed([&running](io::ConfigBinder& b) { running.bind(b); },
                                          [&fresh](io::ConfigBinder& b) { fresh.bind(b); });
     TRY_VOID(gateway.reload(fresh.gateway));
+    TRY_VOID(engines.resize(fresh.engines));
+    running.engines = fresh.engines;
     for (const auto& key : keys)
         log.warn("this key changes at the next start only", {{"key", key}});
     log.set_level(fresh.log.parsed());
@@ -104,17 +74,22 @@ Result<int> serve(const cli::Invocation& invocation) {
     ops::Logger& log = process_log.logger();
     ops::Registry metrics;
 
-    options.worker.socket_path = folder.path() + "/worker.sock";
-    TRY(options.worker.argv, child_command(options, folder, options.worker.socket_path));
     io::RealProcessLauncher launcher(frontend.loop());
-    const auto worker = pools::make_local_worker(frontend.loop(), frontend.network(), launcher, log,
-                                                 metrics, options.worker);
+    TRY(const auto engines, EngineSet::make({.engine = options.engine,
+                                             .worker = options.worker,
+                                             .routing = options.routing,
+                                             .engines = options.engines},
+                                            {.frontend = frontend,
+                                             .folder = folder,
+                                             .launcher = launcher,
+                                             .log = log,
+                                             .metrics = metrics}));
 
     TRY(const auto state, StateHolder::open(options.gateway.state));
     TRY_VOID(frontend.check_port_is_free(options.gateway));
     std::vector<gateway::ModelEntry> models;
     models.push_back(
-        model_entry(options, std::move(text), *worker, frontend.loop().wall_now().seconds()));
+        model_entry(options, std::move(text), *engines, frontend.loop().wall_now().seconds()));
     const std::string name = models[0].id;
     TRY(const auto gateway, gateway::make_gateway(frontend.shards(), options.gateway,
                                                   std::move(models), log, metrics, state->state()));
@@ -122,12 +97,20 @@ Result<int> serve(const cli::Invocation& invocation) {
     TRY(const auto at, gateway->start());
     const std::string url = url_of(at, !options.gateway.tls_cert.empty());
     say(fmt::format("nereid: listening on {}; {} is loading", url, name));
-    worker->on_state(Announcer(frontend, url, name));
-    worker->start();
-    return frontend.run({.gateway = gateway.get(),
-                         .worker = worker.get(),
-                         .reload = [&] { return reload(invocation, options, *gateway, log); },
-                         .log = &log});
+    engines->start({.ready =
+                        [&] {
+                            say(fmt::format("nereid: ready, {} answers. Try:\n\n{}\n", name,
+                                            example_request(url, "default")));
+                        },
+                    .hopeless =
+                        [&](const std::string& error) {
+                            frontend.fail(cli::report({Code::kConfig, error}));
+                        }});
+    return frontend.run(
+        {.gateway = gateway.get(),
+         .engines = engines.get(),
+         .reload = [&] { return reload(invocation, options, *gateway, *engines, log); },
+         .log = &log});
 }
 
 }  // namespace
@@ -137,6 +120,15 @@ void ServeOptions::bind(io::ConfigBinder& b) {
     engine.bind(b);
     worker.bind(b);
     service.bind(b);
+    b.knob("service.engines", engines,
+           {.unit = "processes",
+            .min = 1,
+            .max = 64,
+            .reload = true,
+            .doc = "Engine processes, each with the model in memory; "
+                   "`router.policy` chooses among them. At a reload new ones start, and the last "
+                   "ones finish what they have and end."});
+    routing.bind(b);
     log.bind(b);
 }
 

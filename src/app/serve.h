@@ -1,5 +1,5 @@
-// `nereid serve`: the embedded default on one machine. Gateway and loops in this process, the
-// engine in a supervised child (`nereid worker`), both from one configuration.
+// `nereid serve`: the embedded default on one machine. Gateway and loops in this process, each
+// engine in a supervised child (`nereid worker`), all from one configuration.
 #pragma once
 
 #include <span>
@@ -11,6 +11,7 @@
 #include "app/frontend.h"
 #include "app/logging.h"
 #include "gateway/gateway.h"
+#include "gateway/routing/fleet.h"
 #include "io/config.h"
 #include "pools/local/local_worker.h"
 
@@ -21,6 +22,8 @@ struct ServeOptions {
     EngineOptions engine;
     pools::LocalWorkerOptions worker;
     ServiceOptions service;
+    std::int64_t engines = 1;
+    gateway::RoutingOptions routing;
     LogOptions log;
     void bind(io::ConfigBinder& b);
 };

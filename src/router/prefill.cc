@@ -33,8 +33,11 @@ struct PrefillPolicy::Search {
 
     // bonus: part of its own cost that the candidate is let off.
     void consider(RankSlot slot, bool off_bucket, double bonus) {
+        consider(slot, view.residency().depth(match, slot), off_bucket, bonus);
+    }
+    void consider(RankSlot slot, std::uint32_t depth, bool off_bucket, double bonus) {
         if (!may_take(view, stage, request, slot)) return;
-        Pick pick{.slot = slot, .local_blocks = view.residency().depth(match, slot)};
+        Pick pick{.slot = slot, .local_blocks = depth};
         const double queue = view.score(slot);
         const double speed = view.speed(slot);
         PrefillEstimate own = estimate_prefill(view, stage, request, pick.local_blocks, 0);
@@ -53,7 +56,7 @@ struct PrefillPolicy::Search {
         }
         const double total =
             queue + ms * (1 + options.work_weight - bonus + (off_bucket ? options.off_bucket : 0));
-        const bool over = view.load(slot).prefill_ms > options.quota_ms;
+        const bool over = view.prefill_ms(slot) > options.quota_ms;
         if (best.slot == kNoSlot || (over != best_over ? best_over : total < best_ms)) {
             best = pick;
             best_ms = total;
@@ -74,15 +77,17 @@ Result<Pick> PrefillPolicy::pick(const View& view, Stage stage, const RouteReque
     const auto least = least_taker(view, stage, request, range.first, range.last, salt);
     if (least.slot != kNoSlot) search.consider(least.slot, false, 0);
     const auto in_bucket = [&](RankSlot slot) {
-        const std::size_t at = view.position(view.unit(slot));
+        const std::size_t at = view.position(slot);
         return at >= range.first && at < range.last;
     };
     std::array<Residency::Holder, kMaxHolders> holders{};
     const std::size_t n = view.residency().holders(
         match, {holders.data(), std::min<std::size_t>(options_.holders, kMaxHolders)}, salt);
+    for (std::size_t i = 0; i < n; ++i) view.prefetch(holders[i].slot);
     for (std::size_t i = 0; i < n; ++i) {
-        if (view.stage(holders[i].slot) != stage) continue;
-        search.consider(holders[i].slot, !in_bucket(holders[i].slot), 0);
+        const auto [slot, depth] = holders[i];
+        if (view.stage(slot) != stage) continue;
+        search.consider(slot, depth, !in_bucket(slot), 0);
     }
     if (!request.blocks.empty()) {
         const std::uint64_t family =

@@ -1,8 +1,12 @@
 #include "router/residency.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstdlib>
 #include <deque>
+#include <memory>
 #include <unordered_map>
+#include <utility>
 
 #include "base/check.h"
 
@@ -46,48 +50,91 @@ Place place_of(BlockHash hash) {
     const std::uint64_t m = mix(hash);
     return {static_cast<std::uint32_t>(m >> 56u), m & ((std::uint64_t{1} << 40u) - 1)};
 }
-std::uint64_t bucket_a(std::uint64_t tag, std::uint64_t buckets) {
-    return ((tag & 0xffff'ffffu) * buckets) >> 32u;
-}
-std::uint64_t bucket_b(std::uint64_t tag, std::uint64_t buckets) {
-    return ((tag * 0x9fb21c651e98df25u >> 32u) * buckets) >> 32u;
+
+// The bits of slots whose upper 40 bits are `tag`; without branches, since the place is random.
+unsigned matches(const Bucket& bucket, std::uint64_t tag) {
+    unsigned bits = 0;
+    for (std::size_t i = 0; i < kWays; ++i) {
+        bits |= static_cast<unsigned>(bucket.slots[i] >> kSetBits == tag) << i;
+    }
+    return bits;
 }
 
+// A shard's buckets. The two buckets of a block lie in one page of 64 (with fewer buckets:
+// anywhere), so that a lookup costs one page walk, and growing, which scales the first bucket's
+// number, moves through memory in order.
 struct Shard {
-    std::unique_ptr<Bucket[]> buckets;
+    static constexpr std::uint64_t kPage = 64;
+    struct Free {
+        void operator()(Bucket* b) const { std::free(b); }
+    };
+    std::unique_ptr<Bucket[], Free> buckets;
     std::uint64_t size = 0;
     std::uint64_t used = 0;
 
+    // At least `wanted` buckets.
+    static std::uint64_t size_for(std::uint64_t wanted) {
+        return wanted <= kPage ? wanted : (wanted + kPage - 1) / kPage * kPage;
+    }
+    void allocate(std::uint64_t n) {
+        size = n;
+        const std::size_t alignment = (n < kPage ? 1 : kPage) * sizeof(Bucket);
+        buckets.reset(static_cast<Bucket*>(std::aligned_alloc(alignment, n * sizeof(Bucket))));
+        CHECK(buckets != nullptr);
+        std::uninitialized_value_construct_n(buckets.get(), n);
+    }
+    std::uint64_t first(std::uint64_t tag) const { return ((tag & 0xffff'ffffu) * size) >> 32u; }
+    std::uint64_t second(std::uint64_t tag) const {
+        const std::uint64_t h = tag * 0x9fb21c651e98df25u >> 32u;
+        if (size < kPage) return (h * size) >> 32u;
+        return first(tag) ^ (1 + ((h * (kPage - 1)) >> 32u));
+    }
+
     std::uint64_t* find(std::uint64_t tag) const {
-        for (const std::uint64_t b : {bucket_a(tag, size), bucket_b(tag, size)}) {
-            for (std::uint64_t& slot : buckets[b].slots) {
-                if (slot >> kSetBits == tag && slot != 0) return &slot;
-            }
+        Bucket& a = buckets[first(tag)];
+        Bucket& b = buckets[second(tag)];
+        // Tag 0 may be a block's, 0 is an empty slot: no block has set 0.
+        for (unsigned bits = matches(a, tag) | matches(b, tag) << kWays; bits != 0;
+             bits &= bits - 1) {
+            const auto i = static_cast<std::size_t>(std::countr_zero(bits));
+            std::uint64_t& slot = i < kWays ? a.slots[i] : b.slots[i - kWays];
+            if (slot != 0) return &slot;
+        }
+        return nullptr;
+    }
+    static std::uint64_t* free_slot(Bucket& bucket) {
+        for (std::uint64_t& slot : bucket.slots) {
+            if (slot == 0) return &slot;
         }
         return nullptr;
     }
     // A free slot in the emptier of the two buckets.
     std::uint64_t* room(std::uint64_t tag) const {
-        std::uint64_t* best = nullptr;
-        std::size_t best_free = 0;
-        for (const std::uint64_t b : {bucket_a(tag, size), bucket_b(tag, size)}) {
-            std::size_t free = 0;
-            std::uint64_t* first = nullptr;
+        Bucket& a = buckets[first(tag)];
+        Bucket& b = buckets[second(tag)];
+        const auto used_in = [](const Bucket& bucket) {
+            return std::count_if(bucket.slots.begin(), bucket.slots.end(),
+                                 [](std::uint64_t slot) { return slot != 0; });
+        };
+        return free_slot(used_in(a) <= used_in(b) ? a : b);
+    }
+    // Both are full: one of theirs moves to its other bucket.
+    std::uint64_t* room_by_moving(std::uint64_t tag) const {
+        for (const std::uint64_t b : {first(tag), second(tag)}) {
             for (std::uint64_t& slot : buckets[b].slots) {
-                if (slot != 0) continue;
-                if (first == nullptr) first = &slot;
-                ++free;
-            }
-            if (free > best_free) {
-                best_free = free;
-                best = first;
+                const std::uint64_t other = slot >> kSetBits;
+                const std::uint64_t one = first(other);
+                std::uint64_t* to = free_slot(buckets[one == b ? second(other) : one]);
+                if (to == nullptr) continue;
+                *to = std::exchange(slot, 0);
+                return &slot;
             }
         }
-        return best;
+        return nullptr;
     }
     void prefetch(std::uint64_t tag) const {
-        __builtin_prefetch(&buckets[bucket_a(tag, size)]);
-        __builtin_prefetch(&buckets[bucket_b(tag, size)]);
+        __builtin_prefetch(&buckets[first(tag)]);
+        __builtin_prefetch(&buckets[second(tag)]);
     }
 };
 
@@ -102,8 +149,7 @@ struct Expected {
 struct Residency::State {
     explicit State(const Options& o) : options(o) {
         for (Shard& shard : shards) {
-            shard.size = 2;
-            shard.buckets = std::make_unique<Bucket[]>(shard.size);
+            shard.allocate(2);
         }
         bucket_count = 2 * kShards;
     }
@@ -229,8 +275,8 @@ struct Residency::State {
     }
 
     // ---- blocks
-    std::uint32_t lookup(BlockHash hash) const {
-        const Place p = place_of(hash);
+    std::uint32_t lookup(BlockHash hash) const { return lookup(place_of(hash)); }
+    std::uint32_t lookup(const Place& p) const {
         const std::uint64_t* slot = shards[p.shard].find(p.tag);
         if (slot == nullptr) return 0;
         const auto set = static_cast<std::uint32_t>(*slot & kSetMask);
@@ -253,16 +299,17 @@ struct Residency::State {
 
     bool grow(Shard& shard, std::uint64_t size) {
         for (;; size += 1 + size / 4) {
+            size = Shard::size_for(size);
             const std::uint64_t more = (size - shard.size) * sizeof(Bucket);
             if (bytes() + more > options.max_bytes) return false;
             Shard next;
-            next.size = size;
-            next.buckets = std::make_unique<Bucket[]>(size);
+            next.allocate(size);
             bool fits = true;
             for (std::uint64_t b = 0; b < shard.size && fits; ++b) {
                 for (const std::uint64_t slot : shard.buckets[b].slots) {
                     if (slot == 0) continue;
                     std::uint64_t* room = next.room(slot >> kSetBits);
+                    if (room == nullptr) room = next.room_by_moving(slot >> kSetBits);
                     fits = room != nullptr;
                     if (!fits) break;
                     *room = slot;
@@ -278,16 +325,33 @@ struct Residency::State {
             return true;
         }
     }
+    // The last change of set, which the next block of a chain nearly always repeats.
+    struct Change {
+        std::uint32_t from = 0;
+        std::uint32_t to = 0;
+    };
+    // A dead block of the two buckets goes. Nothing dead is ever moved: a sweep might miss it.
+    std::uint64_t* bury(Shard& shard, std::uint64_t tag) {
+        for (const std::uint64_t b : {shard.first(tag), shard.second(tag)}) {
+            for (std::uint64_t& slot : shard.buckets[b].slots) {
+                if (alive(static_cast<std::uint32_t>(slot & kSetMask))) continue;
+                vacate(shard, slot);
+                return &slot;
+            }
+        }
+        return nullptr;
+    }
     // A free slot for a new block; at the bound one of its neighbours makes room.
-    std::uint64_t* make_room(Shard& shard, std::uint64_t tag) {
+    std::uint64_t* make_room(Shard& shard, std::uint64_t tag, Change& last) {
         if (std::uint64_t* room = shard.room(tag)) return room;
+        last = {};  // sets may be freed below
+        if (std::uint64_t* room = bury(shard, tag)) return room;
+        if (std::uint64_t* room = shard.room_by_moving(tag)) return room;
         if (grow(shard, shard.size + 1 + shard.size / 4)) {
             if (std::uint64_t* room = shard.room(tag)) return room;
         }
         const std::uint64_t which = mix(tag + counters.replaced);
-        Bucket& bucket =
-            shard
-                .buckets[(which & 8u) != 0 ? bucket_a(tag, shard.size) : bucket_b(tag, shard.size)];
+        Bucket& bucket = shard.buckets[(which & 8u) != 0 ? shard.first(tag) : shard.second(tag)];
         std::uint64_t& victim = bucket.slots[which % kWays];
         uncount(static_cast<std::uint32_t>(victim & kSetMask));
         vacate(shard, victim);
@@ -295,20 +359,13 @@ struct Residency::State {
         return &victim;
     }
 
-    // Adds a holder to a block. `from` and `to` remember the last change of set, which the next
-    // block of a chain nearly always repeats.
-    struct Change {
-        std::uint32_t from = 0;
-        std::uint32_t to = 0;
-    };
+    // Adds a holder to a block.
     void add(BlockHash hash, std::uint32_t holder, Change& last) {
         const Place p = place_of(hash);
         Shard& shard = shards[p.shard];
         std::uint64_t* slot = shard.find(p.tag);
         if (slot == nullptr) {
-            const std::uint64_t replaced = counters.replaced;
-            slot = make_room(shard, p.tag);
-            if (counters.replaced != replaced) last = {};  // its sets may be gone
+            slot = make_room(shard, p.tag, last);
             *slot = p.tag << kSetBits | (holder + 1);
             ++shard.used;
             ++blocks;
@@ -453,18 +510,32 @@ struct Residency::State {
             count += n;
         }
     };
-    // Probes up to 15 positions strictly between known[i] and known[i + 1], evenly.
+    // Probes positions strictly between known[i] and known[i + 1], evenly: so many that as few
+    // rounds as with 15 each are enough, and no more (a gap of 512 takes 3 rounds of 7).
+    static std::uint32_t probes_for(std::uint32_t gap) {
+        if (gap <= 15) return gap;
+        if (gap < 16 * 16) {  // two rounds
+            std::uint32_t n = 4;
+            while (n * n <= gap) ++n;
+            return n - 1;
+        }
+        std::uint32_t n = 7;  // three; beyond 4,095: more, with 15 each
+        while (n < 16 && n * n * n <= gap) ++n;
+        return n - 1;
+    }
     void refine(std::span<const BlockHash> chain, Known& known, std::size_t i) const {
         const std::uint32_t lo = known.at[i];
         const std::uint32_t gap = known.at[i + 1] - lo - 1;
-        const std::uint32_t n = std::min(gap, 15u);
+        const std::uint32_t n = probes_for(gap);
         std::array<std::uint32_t, 15> points{};
         std::array<std::uint32_t, 15> found{};
+        std::array<Place, 15> places{};
         for (std::uint32_t k = 0; k < n; ++k) {
             points[k] = lo + static_cast<std::uint32_t>(std::uint64_t{k + 1} * (gap + 1) / (n + 1));
-            prefetch(chain[points[k]]);
+            places[k] = place_of(chain[points[k]]);
+            shards[places[k].shard].prefetch(places[k].tag);
         }
-        for (std::uint32_t k = 0; k < n; ++k) found[k] = lookup(chain[points[k]]);
+        for (std::uint32_t k = 0; k < n; ++k) found[k] = lookup(places[k]);
         known.insert(i + 1, {points.data(), n}, {found.data(), n});
     }
     // The last known position before the first for which `keep` fails, narrowed until the two are

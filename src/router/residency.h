@@ -3,12 +3,12 @@
 // A table of 8-byte slots, one per distinct block: 40 bits of its hash and the number of a *set of
 // ranks*. Sets are interned and reference-counted, because the blocks of a prompt are nearly always
 // held by the same ranks: ten million blocks share a few thousand sets. A block lives in one of two
-// buckets of 8 slots (one cache line each), so a lookup touches two lines at most. 256 shards grow
-// by a quarter at a time: 13 bytes a block with its sets (measured).
+// buckets of 8 slots (one cache line each) in one page, so a lookup touches two lines at most. 256
+// shards grow by a quarter at a time: 13 bytes a block with its sets (measured).
 //
 // It is an estimate, never a promise: two blocks of ten million share 48 bits with probability
-// 4e-8, an eviction is heard of late, and match() gallops (it probes 16 positions at a time, in two
-// or three rounds, instead of all 512). Whoever acts on it checks at the worker.
+// 4e-8, an eviction is heard of late, and match() gallops (a few rounds of 7 to 15 positions each,
+// instead of all 512). Whoever acts on it checks at the worker.
 //
 // Memory is bounded by `max_bytes` for the whole table, not per worker (R16-R18): at the bound an
 // insert replaces a block of its bucket and counts it. Removing or clearing a rank costs O(sets):

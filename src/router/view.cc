@@ -58,7 +58,7 @@ UnitId View::add_unit(Stage stage) {
     Pool& pool = pools_[static_cast<std::size_t>(stage)];
     Unit& unit = units_.emplace_back();
     unit.stage = stage;
-    unit.position = pool.units.size();
+    unit.position = static_cast<std::uint32_t>(pool.units.size());
     pool.units.push_back(id);
     pool.minima.resize(pool.units.size());
     return id;
@@ -101,6 +101,7 @@ void View::take_place(WorkerId id, std::uint32_t rank_number, UnitId unit) {
     if (free_slots_.empty()) {
         slot = static_cast<RankSlot>(ranks_.size());
         ranks_.emplace_back();
+        brief_.emplace_back();
     } else {
         slot = free_slots_.back();
         free_slots_.pop_back();
@@ -110,8 +111,9 @@ void View::take_place(WorkerId id, std::uint32_t rank_number, UnitId unit) {
     rank = Rank{};
     rank.used = true;
     rank.id = {id, rank_number};
-    rank.stage = worker.spec.stage;
-    rank.kv_capacity = worker.spec.kv_capacity_tokens;
+    brief_[slot] = Brief{};
+    brief_[slot].stage = worker.spec.stage;
+    brief_[slot].kv_capacity = worker.spec.kv_capacity_tokens;
     worker.slots.push_back(slot);
     if (worker.indexed) residency_.add_rank(slot);
     enter_unit(slot, unit);
@@ -121,6 +123,7 @@ void View::take_place(WorkerId id, std::uint32_t rank_number, UnitId unit) {
 void View::enter_unit(RankSlot slot, UnitId id) {
     Unit& unit = units_[id.value];
     ranks_[slot].unit = id;
+    brief_[slot].unit = unit.position;
     ranks_[slot].position = static_cast<std::uint32_t>(unit.slots.size());
     unit.slots.push_back(slot);
     unit.scores.resize(unit.slots.size());
@@ -131,7 +134,7 @@ void View::leave_unit(Rank& rank) {
     const RankSlot last = unit.slots.back();
     unit.slots[rank.position] = last;
     ranks_[last].position = rank.position;
-    unit.scores.set(rank.position, ranks_[last].score);
+    unit.scores.set(rank.position, brief_[last].score);
     unit.slots.pop_back();
     unit.scores.resize(unit.slots.size());
     set_score(unit);
@@ -140,7 +143,8 @@ void View::leave_unit(Rank& rank) {
     pool.units.erase(pool.units.begin() + static_cast<std::ptrdiff_t>(unit.position));
     for (std::size_t i = 0; i < pool.units.size(); ++i) {
         Unit& other = units_[pool.units[i].value];
-        other.position = i;
+        other.position = static_cast<std::uint32_t>(i);
+        for (const RankSlot slot : other.slots) brief_[slot].unit = other.position;
         pool.minima.set(i, other.scores.minimum());
     }
     pool.minima.resize(pool.units.size());
@@ -174,7 +178,7 @@ bool View::remove_worker(WorkerId id, TimePoint now) {
     for (const RankSlot slot : worker.slots) {
         Rank& rank = ranks_[slot];
         if (worker.indexed) residency_.remove_rank(slot);
-        rank.score = MinIndex::kClosed;
+        brief_[slot].score = MinIndex::kClosed;
         leave_unit(rank);
         rank.used = false;
         if (rank.live_charges == 0) forget_rank(slot);
@@ -185,6 +189,7 @@ bool View::remove_worker(WorkerId id, TimePoint now) {
 
 void View::forget_rank(RankSlot slot) {
     ranks_[slot] = Rank{};
+    brief_[slot] = Brief{};
     free_slots_.push_back(slot);
 }
 
@@ -203,7 +208,7 @@ bool View::set_stage(WorkerId id, Stage stage, TimePoint now) {
     for (const RankSlot slot : worker.slots) {
         Rank& rank = ranks_[slot];
         leave_unit(rank);
-        rank.stage = stage;
+        brief_[slot].stage = stage;
         enter_unit(slot, unit);
         rescore(slot);
     }
@@ -241,7 +246,27 @@ void View::link(std::uint32_t index, RankSlot slot) {
     ++rank.live_charges;
     ++rank.placed;
     rank.own.add(sums_of(charge), 1);
+    note(rank, index);
     rescore(slot);
+}
+
+// For the next report.
+void View::note(Rank& rank, std::uint32_t index) {
+    const Slot& charge = charges_[index];
+    const auto add = [&](std::vector<ChargeRef>& refs) {
+        if (refs.size() > 2 * std::size_t{rank.live_charges} + 16) {  // no report comes
+            std::erase_if(refs, [&](const ChargeRef& ref) { return !names(ref, rank); });
+        }
+        refs.push_back({index, charge.generation});
+    };
+    add(rank.unbegun);
+    if (charge.charge.prefill_tokens != 0) add(rank.prefilling);
+}
+
+bool View::names(const ChargeRef& ref, const Rank& rank) const {
+    const Slot& charge = charges_[ref.index];
+    return charge.active && charge.generation == ref.generation &&
+           &ranks_[charge.charge.slot] == &rank;
 }
 
 void View::unlink(std::uint32_t index) {
@@ -256,8 +281,9 @@ void View::unlink(std::uint32_t index) {
         if (rank.live_charges == 0) forget_rank(slot);
         return;
     }
-    std::erase_if(rank.ended,
-                  [&](const Rank::Ended& e) { return e.ended_at + options_.sample_age < now_; });
+    while (!rank.ended.empty() && rank.ended.front().ended_at + options_.sample_age < now_) {
+        rank.ended.pop_front();
+    }
     rank.ended.push_back({charge.begins_at, now_, sums_of(charge)});
     rescore(slot);
 }
@@ -469,17 +495,20 @@ void View::rescore(RankSlot slot) {
     }
     const double grown =
         std::max(0.0, total.requests * in_seconds(now_) - total.kv_anchor_s) * rank.growth_per_s;
-    rank.promised_tokens =
+    Brief& brief = brief_[slot];
+    brief.promised_tokens =
         std::max(total.kv_tokens + grown, total.kv_tokens + total.reserve_tokens);
+    brief.prefill_ms = static_cast<float>(total.prefill_ms);
     total.kv_tokens += grown;
     rank.total = total;
 
     const Worker& worker = workers_[rank.id.worker.value];
-    rank.score = MinIndex::kClosed;
+    brief.speed = static_cast<float>(worker.spec.speed * slow_start_share(worker));
+    brief.score = MinIndex::kClosed;
     if (worker.state == WorkerState::kReady && rank.busy_until <= now_) {
-        const DecodeCost& decode = cost_[static_cast<std::size_t>(rank.stage)].decode;
+        const DecodeCost& decode = cost_[static_cast<std::size_t>(brief.stage)].decode;
         double ms = 0;
-        switch (rank.stage) {
+        switch (brief.stage) {
             case Stage::kEncode:
                 ms = total.encode_ms;
                 break;
@@ -494,18 +523,15 @@ void View::rescore(RankSlot slot) {
                      options_.unified_steps * decode.load_ms(total.requests, total.kv_tokens);
                 break;
         }
-        rank.score = static_cast<float>(ms / (worker.spec.speed * slow_start_share(worker)));
+        brief.score = static_cast<float>(ms / brief.speed);
     }
     Unit& unit = units_[rank.unit.value];
-    unit.scores.set(rank.position, rank.score);
+    unit.scores.set(rank.position, brief.score);
     set_score(unit);
 }
 
 // ---------------------------------------------------------------- reading
 
-bool View::live(RankSlot slot) const {
-    return slot < ranks_.size() && ranks_[slot].used && ranks_[slot].score != MinIndex::kClosed;
-}
 RankId View::id(RankSlot slot) const { return ranks_[slot].id; }
 RankSlot View::slot(RankId rank) const {
     if (rank.worker.value >= workers_.size()) return kNoSlot;
@@ -513,7 +539,6 @@ RankSlot View::slot(RankId rank) const {
     return rank.rank < worker.slots.size() ? worker.slots[rank.rank] : kNoSlot;
 }
 UnitId View::unit(RankSlot slot) const { return ranks_[slot].unit; }
-Stage View::stage(RankSlot slot) const { return ranks_[slot].stage; }
 WorkerState View::state(WorkerId worker) const {
     return worker.value < workers_.size() ? workers_[worker.value].state : WorkerState::kRemoved;
 }
@@ -528,18 +553,6 @@ RankLoad View::load(RankSlot slot) const {
             .kv_tokens = rank.total.kv_tokens,
             .reserve_tokens = rank.total.reserve_tokens,
             .placed = rank.placed};
-}
-
-double View::speed(RankSlot slot) const {
-    const Worker& worker = workers_[ranks_[slot].id.worker.value];
-    return worker.spec.speed * slow_start_share(worker);
-}
-double View::score(RankSlot slot) const { return ranks_[slot].score; }
-TokenCount View::kv_capacity(RankSlot slot) const { return ranks_[slot].kv_capacity; }
-
-bool View::fits(RankSlot slot, TokenCount tokens) const {
-    const Rank& rank = ranks_[slot];
-    return rank.kv_capacity == 0 || rank.promised_tokens + tokens <= rank.kv_capacity;
 }
 
 bool View::excluded(RankSlot slot, std::span<const WorkerId> workers) const {
@@ -567,14 +580,12 @@ View::Least View::least(Stage stage, std::size_t first, std::size_t last,
     return at == MinIndex::kNone ? Least{} : least(pool.units[at], salt);
 }
 
-std::size_t View::position(UnitId unit) const { return units_[unit.value].position; }
-
 double View::balance(UnitId id) const {
     double sum = 0;
     double most = 0;
     std::size_t open = 0;
     for (const RankSlot slot : units_[id.value].slots) {
-        const double score = ranks_[slot].score;
+        const double score = brief_[slot].score;
         if (std::isinf(score)) continue;
         sum += score;
         most = std::max(most, score);

@@ -178,23 +178,33 @@ class View final : public ChargeBook {
     const Residency& residency() const { return residency_; }
     PrefixMatch match(std::span<const BlockHash> chain) const { return residency_.match(chain); }
 
-    std::size_t slots() const;       // including free ones
-    bool live(RankSlot slot) const;  // a rank that may get work now: ready, not busy
+    std::size_t slots() const;  // including free ones
+    // A rank that may get work now: ready, not busy.
+    bool live(RankSlot slot) const {
+        return slot < brief_.size() && brief_[slot].score != MinIndex::kClosed;
+    }
     RankId id(RankSlot slot) const;
     RankSlot slot(RankId rank) const;  // kNoSlot when unknown or removed
     UnitId unit(RankSlot slot) const;
-    Stage stage(RankSlot slot) const;
+    Stage stage(RankSlot slot) const { return brief_[slot].stage; }
     WorkerState state(WorkerId worker) const;
     std::string_view name(WorkerId worker) const;
     RankLoad load(RankSlot slot) const;
-    double speed(RankSlot slot) const;  // its own times slow start's share, > 0
+    // Its own times slow start's share at the last tick, > 0.
+    double speed(RankSlot slot) const { return brief_[slot].speed; }
     // What a rank is compared by, in ms; infinite when it may not get work. Prefill: outstanding ms
     // / speed; decode: load_ms / speed; unified: both; encode: outstanding ms / speed.
-    double score(RankSlot slot) const;
-    TokenCount kv_capacity(RankSlot slot) const;
+    double score(RankSlot slot) const { return brief_[slot].score; }
+    double prefill_ms(RankSlot slot) const { return brief_[slot].prefill_ms; }  // outstanding
+    TokenCount kv_capacity(RankSlot slot) const { return brief_[slot].kv_capacity; }
     // KV room for kv + reserve tokens beyond all that is charged.
-    bool fits(RankSlot slot, TokenCount tokens) const;
+    bool fits(RankSlot slot, TokenCount tokens) const {
+        const Brief& b = brief_[slot];
+        return b.kv_capacity == 0 || b.promised_tokens + tokens <= b.kv_capacity;
+    }
     bool excluded(RankSlot slot, std::span<const WorkerId> workers) const;
+    // The ranks' figures will be read soon.
+    void prefetch(RankSlot slot) const { __builtin_prefetch(&brief_[slot]); }
 
     // Units of a stage in order of their creation, those with no rank included.
     std::span<const UnitId> units(Stage stage) const;
@@ -207,7 +217,7 @@ class View final : public ChargeBook {
     Least least(UnitId unit, std::uint64_t salt) const;
     // The same over units [first, last) of units(stage).
     Least least(Stage stage, std::size_t first, std::size_t last, std::uint64_t salt) const;
-    std::size_t position(UnitId unit) const;  // in units(its stage)
+    std::size_t position(RankSlot slot) const { return brief_[slot].unit; }  // in units(its stage)
 
     // Our charges on a rank, oldest first (for migration).
     struct LiveCharge {
@@ -231,6 +241,18 @@ class View final : public ChargeBook {
         double reserve_tokens = 0;
         void add(const Sums& o, double sign);
     };
+    // What a choice reads of a rank: one cache line, so that a choice among many candidates costs
+    // one miss each. A copy of what Rank, Worker and Unit say, taken by rescore().
+    struct alignas(64) Brief {
+        float score = MinIndex::kClosed;
+        float speed = 1;
+        float prefill_ms = 0;
+        std::uint32_t unit = 0;  // position in its pool
+        double promised_tokens = 0;
+        TokenCount kv_capacity = 0;
+        Stage stage = Stage::kUnified;
+    };
+    struct ChargeRef;
     struct Rank;
     struct Worker;
     struct Unit;
@@ -249,8 +271,10 @@ class View final : public ChargeBook {
     void forget_rank(RankSlot slot);
     void rescore(RankSlot slot);
     void rescore_all();
-    void drain_to(Rank& rank, double reported_tokens, TimePoint sampled_at);
-    Sums ours_at(const Rank& rank, TimePoint sampled_at) const;
+    double drain_to(Rank& rank, double ours, double reported_tokens, TimePoint sampled_at);
+    Sums begun_at(Rank& rank, TimePoint sampled_at);
+    bool names(const ChargeRef& ref, const Rank& rank) const;
+    void note(Rank& rank, std::uint32_t index);
     void refresh_peers();
     double slow_start_share(const Worker& worker) const;
 
@@ -258,6 +282,7 @@ class View final : public ChargeBook {
     std::array<CostModel, kStages> cost_;
     Residency residency_;
     std::vector<Rank> ranks_;
+    std::vector<Brief> brief_;  // by slot, as ranks_
     std::vector<RankSlot> free_slots_;
     std::vector<Worker> workers_;  // by WorkerId
     std::vector<Unit> units_;

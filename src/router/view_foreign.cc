@@ -13,15 +13,15 @@ View::Rank* View::find(RankId rank) {
 }
 
 // Prefill that the engine no longer has is taken off our oldest charges, first come first served.
-void View::drain_to(Rank& rank, double reported_tokens, TimePoint sampled_at) {
-    double ours = 0;
-    for (std::uint32_t i = rank.oldest; i != kNoSlot; i = charges_[i].newer) {
-        if (charges_[i].begins_at <= sampled_at) ours += charges_[i].charge.prefill_tokens;
-    }
-    for (std::uint32_t i = rank.oldest; i != kNoSlot && ours > reported_tokens;
-         i = charges_[i].newer) {
-        Slot& c = charges_[i];
-        if (c.begins_at > sampled_at || c.charge.prefill_tokens == 0) continue;
+// `ours`: of those that began before the sample; returns what is left of it.
+double View::drain_to(Rank& rank, double ours, double reported_tokens, TimePoint sampled_at) {
+    std::erase_if(rank.prefilling, [&](const ChargeRef& ref) {
+        return !names(ref, rank) || charges_[ref.index].charge.prefill_tokens == 0;
+    });
+    for (const ChargeRef& ref : rank.prefilling) {
+        if (ours <= reported_tokens) break;
+        Slot& c = charges_[ref.index];
+        if (c.begins_at > sampled_at) continue;
         const double left = c.charge.prefill_tokens;
         const double drained = std::min(left, std::floor(ours - reported_tokens));
         if (drained < 1) break;
@@ -31,17 +31,18 @@ void View::drain_to(Rank& rank, double reported_tokens, TimePoint sampled_at) {
         rank.own.add(sums_of(c), 1);
         ours -= drained;
     }
+    return ours;
 }
 
-// What was ours when it was sampled: begun before, not ended before.
-View::Sums View::ours_at(const Rank& rank, TimePoint sampled_at) const {
-    Sums ours;
-    for (std::uint32_t i = rank.oldest; i != kNoSlot; i = charges_[i].newer) {
-        if (charges_[i].begins_at <= sampled_at) ours.add(sums_of(charges_[i]), 1);
-    }
-    for (const Rank::Ended& e : rank.ended) {
-        if (e.begins_at <= sampled_at && e.ended_at > sampled_at) ours.add(e.sums, 1);
-    }
+// What runs but what began after the sample. Samples never go back, so what had begun is not looked
+// at again.
+View::Sums View::begun_at(Rank& rank, TimePoint sampled_at) {
+    Sums ours = rank.own;
+    std::erase_if(rank.unbegun, [&](const ChargeRef& ref) {
+        if (!names(ref, rank) || charges_[ref.index].begins_at <= sampled_at) return true;
+        ours.add(sums_of(charges_[ref.index]), -1);
+        return false;
+    });
     return ours;
 }
 
@@ -54,12 +55,18 @@ void View::report(RankId id, const model::Load& load, TimePoint sampled_at, Time
         return;
     }
     ++stats_.reports;
-    const bool grows = rank->stage == Stage::kDecode || rank->stage == Stage::kUnified;
+    const Stage stage = brief_[slot(id)].stage;
+    const bool grows = stage == Stage::kDecode || stage == Stage::kUnified;
     if (grows && load.last_step > Duration(0)) {
         rank->growth_per_s = 1.0 / to_seconds(load.last_step);
     }
-    drain_to(*rank, load.waiting_uncached_tokens, sampled_at);
-    const Sums ours = ours_at(*rank, sampled_at);
+    // What was ours when it was sampled: begun before, not ended before.
+    Sums ours = begun_at(*rank, sampled_at);
+    ours.prefill_tokens =
+        drain_to(*rank, ours.prefill_tokens, load.waiting_uncached_tokens, sampled_at);
+    for (auto e = rank->ended.rbegin(); e != rank->ended.rend() && e->ended_at > sampled_at; ++e) {
+        if (e->begins_at <= sampled_at) ours.add(e->sums, 1);
+    }
     const double at_s = in_seconds(sampled_at);
     const double ours_kv = ours.kv_tokens + std::max(0.0, ours.requests * at_s - ours.kv_anchor_s) *
                                                 rank->growth_per_s;
@@ -69,7 +76,7 @@ void View::report(RankId id, const model::Load& load, TimePoint sampled_at, Time
     foreign.kv_tokens = foreign.requests > 0 ? std::max(0.0, load.kv_used_tokens - ours_kv) : 0.0;
     foreign.kv_anchor_s = foreign.requests * at_s;
     foreign.prefill_tokens = std::max(0.0, load.waiting_uncached_tokens - ours.prefill_tokens);
-    const PrefillCost& cost = cost_[static_cast<std::size_t>(rank->stage)].prefill;
+    const PrefillCost& cost = cost_[static_cast<std::size_t>(stage)].prefill;
     foreign.prefill_ms = foreign.prefill_tokens * cost.per_token_ms;
     rank->reported = foreign;
     rank->reported_at = sampled_at;

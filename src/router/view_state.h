@@ -2,6 +2,7 @@
 // view_foreign.cc.
 #pragma once
 
+#include <deque>
 #include <vector>
 
 #include "router/view.h"
@@ -25,18 +26,25 @@ struct View::Slot {
     double prefill_ms = 0;
 };
 
+struct View::ChargeRef {
+    std::uint32_t index = 0;
+    std::uint32_t generation = 0;
+};
+
 struct View::Rank {
     bool used = false;  // false: free, or waiting for its last charge to end
     RankId id;
     UnitId unit;
     std::uint32_t position = 0;  // in its unit
-    Stage stage = Stage::kUnified;
-    TokenCount kv_capacity = 0;
-    double growth_per_s = 0;  // tokens a request gains per second, of the last report
+    double growth_per_s = 0;     // tokens a request gains per second, of the last report
     TimePoint busy_until{Duration::min()};
     Sums own;
-    Sums peers;     // sum of the live digests
-    Sums reported;  // last report minus what was ours then
+    // Charges by index and generation; those that have ended or moved are dropped when seen. So
+    // that a report costs what has changed since the last one, and not all that runs.
+    std::vector<ChargeRef> unbegun;     // by the last report: they may begin after its sample
+    std::vector<ChargeRef> prefilling;  // with prefill left at the last report, oldest first
+    Sums peers;                         // sum of the live digests
+    Sums reported;                      // last report minus what was ours then
     TimePoint reported_at{Duration::min()};
     bool silent = false;  // its last report is too old
     std::uint64_t placed = 0;
@@ -49,10 +57,8 @@ struct View::Rank {
         TimePoint ended_at;
         Sums sums;
     };
-    std::vector<Ended> ended;
-    Sums total;  // at the last rescore; kv_tokens includes growth
-    double promised_tokens = 0;
-    float score = MinIndex::kClosed;
+    std::deque<Ended> ended;  // in order of their end
+    Sums total;               // at the last rescore; kv_tokens includes growth
 };
 
 struct View::Worker {
@@ -66,7 +72,7 @@ struct View::Worker {
 
 struct View::Unit {
     Stage stage = Stage::kUnified;
-    std::size_t position = 0;    // in its pool
+    std::uint32_t position = 0;  // in its pool
     bool of_one_worker = false;  // made for it, and goes with it
     std::vector<RankSlot> slots;
     MinIndex scores;

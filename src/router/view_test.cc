@@ -47,7 +47,7 @@ TEST(View, WorkersRanksAndUnits) {
     EXPECT_EQ(view.units(Stage::kDecode).size(), 3u);
     view.remove_worker(lone, {});
     EXPECT_EQ(view.units(Stage::kDecode).size(), 2u);  // its own unit goes with it
-    EXPECT_EQ(view.position(view.unit(view.slot({other, 0}))), 1u);
+    EXPECT_EQ(view.position(view.slot({other, 0})), 1u);
     EXPECT_EQ(view.least(Stage::kDecode, 1, 2, 0).slot, view.slot({other, 0}));
     EXPECT_EQ(view.least(Stage::kDecode, 2, 2, 0).slot, kNoSlot);
 }

@@ -81,8 +81,8 @@ class StreamReader {
 // Done; or Failed alone.
 std::vector<model::Event> read_response(std::string_view body);
 // An answer with another status: the Error to give to our caller (4xx keep their meaning, 5xx
-// become kUnavailable; 401 and 403 too: it is our credential that the backend refused, not the
-// caller's).
+// become kUnavailable, but 503 and 408 "busy": kOverloaded; 401 and 403 kConfig: it is our
+// credential that the backend refused, not the caller's).
 Error read_error(int status, std::string_view body);
 
 }  // namespace nereid::dialect::chat

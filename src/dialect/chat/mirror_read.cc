@@ -670,17 +670,18 @@ Error read_error(int status, std::string_view body) {
             return {Code::kInvalidArgument, message, e.param};
         case 401:
         case 403:
-            return {Code::kUnavailable, "the backend refused our credential", {}};
+            return {Code::kConfig, "the backend refused our credential", {}};
         case 404:
             return {Code::kNotFound, message, e.code == "model_not_found" ? "model" : e.param};
-        case 408:
-            return {Code::kDeadlineExceeded, message, {}};
         case 409:
             return {Code::kConflict, message, e.param};
         case 413:
             return {Code::kTooLarge, message, e.param};
         case 429:
             return {Code::kRateLimited, message, {}};
+        case 408:  // as 503: it could not take the request in just now
+        case 503:
+            return {Code::kOverloaded, message, {}};
         case 504:
             return {Code::kDeadlineExceeded, message, {}};
         default:

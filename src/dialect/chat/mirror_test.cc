@@ -488,10 +488,11 @@ TEST(ReadError, KeepsTheMeaning) {
               (Error{Code::kNotFound, "m", "model"}));
     EXPECT_EQ(read_error(429, "").code, Code::kRateLimited);
     EXPECT_EQ(read_error(401, R"({"error":{"message":"Bad key sk-123"}})"),
-              (Error{Code::kUnavailable, "the backend refused our credential", {}}));
+              (Error{Code::kConfig, "the backend refused our credential", {}}));
     EXPECT_EQ(read_error(413, "").code, Code::kTooLarge);
     EXPECT_EQ(read_error(500, "<html>").code, Code::kUnavailable);
-    EXPECT_EQ(read_error(503, R"({"detail":"busy"})"), (Error{Code::kUnavailable, "busy", {}}));
+    EXPECT_EQ(read_error(503, R"({"detail":"busy"})"), (Error{Code::kOverloaded, "busy", {}}));
+    EXPECT_EQ(read_error(408, "").code, Code::kOverloaded);
     EXPECT_EQ(read_error(418, "").code, Code::kInvalidArgument);
     EXPECT_LE(read_error(400, "{\"error\":{\"message\":\"" + std::string(100'000, 'x') + "\"}}")
                   .message.size(),

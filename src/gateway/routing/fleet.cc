@@ -188,7 +188,10 @@ Result<Fleet::Try> Fleet::choose(const router::RouteRequest& request, TimePoint 
 
 bool Fleet::may_retry(const Error& error) {
     const Outcome outcome = router::classify_error(error.code);
-    if (outcome != Outcome::kFault && outcome != Outcome::kBusy) return false;
+    // kConfig: it refuses our credential; no fault of its own, and others may take the request.
+    const bool elsewhere =
+        outcome == Outcome::kFault || outcome == Outcome::kBusy || error.code == Code::kConfig;
+    if (!elsewhere) return false;
     std::size_t others = 0;
     for (const Backend& b : backends_) others += b.draining ? 0 : 1;
     if (others < 2) return false;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <iterator>
 #include <utility>
 
 #include "router/events/chain.h"
@@ -152,6 +153,15 @@ class RoutedText::Shard final : public pools::TextBackend {
         }
     }
 
+    io::Task<Result<TokenCount>> count(const model::Request& request) override {
+        router::RouteRequest small;
+        small.prompt_tokens = 1;
+        auto chosen = fleet_.choose(small, now());
+        if (!chosen.ok()) co_return std::move(chosen.error());
+        const Attempt attempt(*this, *std::move(chosen), false);
+        co_return co_await servers_[attempt.backend()].client->count(request);
+    }
+
   private:
     struct Server {
         std::string url;
@@ -176,24 +186,34 @@ class RoutedText::Shard final : public pools::TextBackend {
             const auto outcome = outcome_of(events);
             try_.output(tokens_in(events), shard_.now());
             if (outcome) try_.end(*outcome, shard_.now());
-            const bool nothing_sent = !std::exchange(sent_, true);
-            if (nothing_sent && first_ && events.size() == 1) {
-                auto* failed = std::get_if<model::Failed>(&events.front());
-                if (failed != nullptr && shard_.fleet_.may_retry(failed->error)) {
-                    retry = std::move(failed->error);
-                    return refuse();
-                }
+            if (sent_) return to(events);
+            // An answer's head alone is not yet an answer: whoever dies after it is replaced too.
+            const auto rest = std::find_if(events.begin(), events.end(), [](const model::Event& e) {
+                return !std::holds_alternative<model::Start>(e);
+            });
+            if (rest == events.end()) {
+                if (head_.empty()) head_ = std::move(events);
+                return answer(true);
             }
+            sent_ = true;
+            auto* failed = std::get_if<model::Failed>(&*rest);
+            if (failed != nullptr && first_ && shard_.fleet_.may_retry(failed->error)) {
+                retry = std::move(failed->error);
+                return answer(false);
+            }
+            events.insert(events.begin(), std::make_move_iterator(head_.begin()),
+                          std::make_move_iterator(head_.end()));
             return to(events);
         }
         std::optional<Error> retry;
 
       private:
-        static io::Task<bool> refuse() { co_return false; }
+        static io::Task<bool> answer(bool go_on) { co_return go_on; }
         Shard& shard_;
         Fleet::Try try_;
         bool first_;
         bool sent_ = false;
+        Events head_;  // held back until something follows
     };
 
     TimePoint now() const { return context_.loop->now(); }

@@ -55,10 +55,11 @@ class RoutedWorkers::Handle final : public pools::WorkerHandle {
                   .block_tokens = kDefaultBlock,
                   .seed = number + 1,
                   .probe = &owner.probe_}) {
-        for (std::size_t i = 0; i < owner.make_.size(); ++i) {
-            engines_.push_back({.handle = owner.make_[i](loop), .blocked = false, .steps = 0});
-            fleet_.add(engines_.back().handle->name(), loop.now());
-        }
+        for (const MakeHandle& make : owner.make_) add(make(loop));
+    }
+    void add(std::unique_ptr<pools::WorkerHandle> engine) {
+        fleet_.add(engine->name(), loop_.now());
+        engines_.push_back({.handle = std::move(engine)});
     }
     std::weak_ptr<Handle*> weak() const { return self_; }
 
@@ -82,6 +83,7 @@ class RoutedWorkers::Handle final : public pools::WorkerHandle {
             status_.restarts += s.restarts;
             status_.steps += s.steps;
             status_.in_flight += s.in_flight;
+            if (s.state == pools::WorkerState::kStopped) continue;  // it holds nothing any more
             status_.load.running += s.load.running;
             status_.load.waiting += s.load.waiting;
             status_.load.waiting_uncached_tokens += s.load.waiting_uncached_tokens;
@@ -102,8 +104,7 @@ class RoutedWorkers::Handle final : public pools::WorkerHandle {
     class RoutedSession;
     struct Engine {
         std::unique_ptr<pools::WorkerHandle> handle;
-        bool blocked;
-        std::uint64_t steps;
+        std::uint64_t steps = 0;  // of its last report
     };
 
     static int rank(pools::WorkerState state) {
@@ -132,6 +133,7 @@ class RoutedWorkers::Handle final : public pools::WorkerHandle {
         for (std::size_t i = 0; i < engines_.size(); ++i) {
             const pools::WorkerStatus& s = engines_[i].handle->status();
             if (!takes_work(s)) out.push_back({i});
+            leave(i, s.state, now);
             if (s.steps != engines_[i].steps) {
                 engines_[i].steps = s.steps;
                 fleet_.report(i, s.load, now);
@@ -144,6 +146,14 @@ class RoutedWorkers::Handle final : public pools::WorkerHandle {
         }
         if (out.size() == engines_.size()) out.clear();
         return out;
+    }
+
+    void leave(std::size_t i, pools::WorkerState state, TimePoint now) {
+        const bool stopped = state == pools::WorkerState::kStopped;
+        if ((stopped || state == pools::WorkerState::kDraining) && fleet_.live(i)) {
+            fleet_.drain(i, now);
+        }
+        if (stopped && fleet_.in_flight(i) == 0) fleet_.remove(i, now);
     }
 
     Result<Fleet::Try> choose(const model::AddRequest& request,
@@ -163,6 +173,7 @@ class RoutedWorkers::Handle final : public pools::WorkerHandle {
 
     std::vector<router::BlockHash> blocks_of(const model::AddRequest& request) const {
         std::vector<router::BlockHash> out;
+        if (engines_.size() == 1) return out;  // there is nothing to choose by it
         for (const model::BlockKey& key :
              model::block_chain(request.kv_namespace, request.prompt, kDefaultBlock, request.images,
                                 request.adapter)) {
@@ -265,7 +276,8 @@ class RoutedWorkers::Handle::RoutedSession final : public pools::Session {
                 });
             return;
         }
-        said_ = true;
+        // That it started says nothing that a second start would contradict.
+        said_ = said_ || !u.tokens.empty() || u.embedding || u.prompt_logprobs;
         on_update_(std::move(u));  // may destroy this
     }
 
@@ -296,6 +308,15 @@ std::unique_ptr<pools::WorkerHandle> RoutedWorkers::handle_for(io::Loop& loop) {
     auto handle = std::make_unique<Handle>(*this, loop, peers_->all.size());
     peers_->all.push_back({&loop, handle->weak()});
     return handle;
+}
+
+void RoutedWorkers::add(const MakeHandle& make) {
+    make_.push_back(make);
+    for (const Peers::Entry& entry : peers_->all) {
+        entry.loop->post([weak = entry.handle, engine = make(*entry.loop)]() mutable {
+            if (const auto handle = weak.lock()) (*handle)->add(std::move(engine));
+        });
+    }
 }
 
 }  // namespace nereid::gateway

@@ -4,7 +4,10 @@
 //
 // A request that an engine gives back before its first token (refused, or the engine died) is tried
 // once on another, within the retry budget. Workers restart by themselves (pools/local); one that
-// restarts, has failed or drains gets nothing new.
+// restarts or has failed gets nothing new while another is there.
+//
+// Engines may join and leave at run time: add(), and whoever owns one drains it, which is heard
+// here by its state.
 #pragma once
 
 #include <functional>
@@ -26,6 +29,9 @@ class RoutedWorkers {
 
     // A shard's handle of all of them. Before the gateway starts, on the thread that makes it.
     std::unique_ptr<pools::WorkerHandle> handle_for(io::Loop& loop);
+    // Another engine, from soon on. Any time after the shards are made; on the thread that made
+    // them, where `make` is called once per shard (a handle is then used on its own loop only).
+    void add(const MakeHandle& make);
 
   private:
     class Handle;

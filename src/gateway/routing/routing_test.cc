@@ -94,6 +94,7 @@ class RoutingTest : public testing::Test {
         io::RootTask task;
         std::string text;
         std::optional<Error> error;
+        int starts = 0;
         bool done = false;
     };
     std::unique_ptr<Answer> ask(const std::string& prompt = "hello", std::size_t shard = 0) {
@@ -110,6 +111,7 @@ class RoutingTest : public testing::Test {
         for (const model::Event& e : events) {
             if (const auto* t = std::get_if<model::TextDelta>(&e)) a.text += t->text;
             if (const auto* f = std::get_if<model::Failed>(&e)) a.error = f->error;
+            a.starts += std::holds_alternative<model::Start>(e) ? 1 : 0;
             a.done = a.done || std::holds_alternative<model::Done>(e);
         }
         co_return true;
@@ -163,7 +165,8 @@ TEST_F(RoutingTest, AConversationStaysWhereItsPrefixIs) {
 // the client's own.
 TEST_F(RoutingTest, OneRetryElsewhereBeforeTheFirstByte) {
     start({"a", "b"});
-    for (const Code code : {Code::kUnavailable, Code::kOverloaded, Code::kDeadlineExceeded}) {
+    for (const Code code :
+         {Code::kUnavailable, Code::kOverloaded, Code::kDeadlineExceeded, Code::kConfig}) {
         for (auto& [url, s] : servers) s.asked = 0;
         servers["a"].script = servers["b"].script = {failed(code)};
         const auto lost = ask();
@@ -193,6 +196,28 @@ TEST_F(RoutingTest, NoRetryOfTheClientsOwnFaultNorAfterOutput) {
     EXPECT_EQ(answer->text, "half");
     EXPECT_EQ(answer->error->code, Code::kWorkerLost);
     EXPECT_EQ(servers["a"].asked + servers["b"].asked, 2);
+}
+
+// A server that dies after its answer's head, before anything of the answer.
+TEST_F(RoutingTest, AHeadAloneIsNoAnswer) {
+    start({"a", "b"});
+    Events head;
+    head.emplace_back(model::Start{});
+    Events head_and_end = head;
+    head_and_end.emplace_back(model::Failed{{Code::kWorkerLost, "no"}});
+    servers["a"].script = {head, head_and_end};
+    servers["b"].script = {head, text("ok"), done()};
+    for (int i = 0; i < 4; ++i) {
+        const auto answer = ask();
+        EXPECT_EQ(answer->text, "ok");
+        EXPECT_FALSE(answer->error);
+        EXPECT_EQ(answer->starts, 1);
+    }
+    EXPECT_GT(servers["a"].asked, 0);
+    servers["b"].script = servers["a"].script;
+    loop.advance(2s);
+    const auto lost = ask();
+    EXPECT_EQ(lost->error->code, Code::kWorkerLost);
 }
 
 // R35: 4xx and 429 open no breaker; R36: faults do, and it ends by itself.
@@ -411,6 +436,45 @@ TEST_F(RoutedWorkersTest, EnginesThatRestartGetNothingNew) {
     workers[0].status.state = pools::WorkerState::kFailed;
     held.push_back(ask());
     EXPECT_EQ(running(0) + running(1), 7);
+}
+
+// Engines join at run time, and leave when their owner drains them.
+TEST_F(RoutedWorkersTest, EnginesJoinAndLeave) {
+    start(1);
+    std::vector<std::unique_ptr<Asked>> held;
+    for (int i = 0; i < 4; ++i) held.push_back(ask());
+    EXPECT_EQ(running(0), 4);
+    workers.emplace_back();
+    routed->add([this](io::Loop&) { return std::make_unique<Named>(workers[1].handle(), "w1"); });
+    loop.settle();
+    for (int i = 0; i < 4; ++i) held.push_back(ask());
+    EXPECT_EQ(running(0), 4);
+    EXPECT_EQ(running(1), 4);
+    workers[0].status.state = pools::WorkerState::kDraining;
+    for (int i = 0; i < 4; ++i) held.push_back(ask());
+    EXPECT_EQ(running(0), 4);  // they go on
+    EXPECT_EQ(running(1), 8);
+    EXPECT_EQ(handle->status().state, pools::WorkerState::kReady);
+    workers[0].finish(0);
+    EXPECT_TRUE(held[0]->finished);
+    held.clear();
+    workers[0].status.load.kv_total_tokens = 100;
+    workers[0].status.state = pools::WorkerState::kStopped;
+    EXPECT_EQ(handle->status().load.kv_total_tokens, 0u);
+    const auto last = ask();
+    EXPECT_EQ(running(1), 1);
+}
+
+// A second start of a request that has said no more than that it started is the client's first.
+TEST_F(RoutedWorkersTest, RetriesAfterAStartWithoutOutput) {
+    start(2);
+    const auto asked = ask();
+    const std::size_t at = running(0) == 1 ? 0 : 1;
+    workers[at].start(workers[at].jobs.size() - 1);
+    workers[at].lose(workers[at].jobs.size() - 1, {Code::kWorkerLost, "died"});
+    loop.settle();
+    EXPECT_FALSE(asked->error);
+    EXPECT_EQ(running(1 - at), 1);
 }
 
 TEST(RoutingOptions, PoliciesAreCheckedAtStart) {
