@@ -45,9 +45,11 @@ class Guidance:
     def check(self, code):
         assert code == 0, ctypes.string_at(self.error.value).decode()
 
-    def compile(self, schema):
-        raw, matcher = json.dumps(schema, ensure_ascii=False).encode(), ctypes.c_void_p()
-        code = self.lib.ng_compile(self.vocab, 1, raw, ctypes.c_size_t(len(raw)), ctypes.byref(matcher), ctypes.byref(self.error))
+    def compile(self, schema, kind=1):
+        """`schema` as an object, or the text of another kind of grammar."""
+        text = schema if kind != 1 else json.dumps(schema, ensure_ascii=False)
+        raw, matcher = text.encode(), ctypes.c_void_p()
+        code = self.lib.ng_compile(self.vocab, kind, raw, ctypes.c_size_t(len(raw)), ctypes.byref(matcher), ctypes.byref(self.error))
         if code == 0:
             return matcher, None
         assert code in (1, 2, 3), ctypes.string_at(self.error.value)  # a panic is a defect
