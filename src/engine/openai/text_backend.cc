@@ -109,7 +109,59 @@ class Backend final : public TextBackend {
         }
     }
 
+    io::Task<Result<TokenCount>> count(const model::Request& request) override {
+        auto outgoing = dialect::chat::write_request(
+            request, options_.model.empty() ? request.model : options_.model);
+        if (!outgoing.ok()) co_return outgoing.error();
+        CO_TRY(Json body, Json::parse(outgoing->body));
+        body.set("stream", false).set("add_generation_prompt", true);
+        Server& server = pick(nullptr);
+        const Outstanding hold(server);
+        CO_TRY(const Json counted, co_await ask(server, "/tokenize", body));
+        const Json* count = counted.find("count");
+        if (count != nullptr && count->as_int())
+            co_return static_cast<TokenCount>(*count->as_int());
+        // llama-server's /tokenize knows text only, and says nothing of what it did not understand.
+        CO_TRY(const Json rendered, co_await ask(server, "/apply-template", body));
+        const Json* prompt = rendered.find("prompt");
+        if (prompt == nullptr || !prompt->is_string()) co_return no_count("says no prompt");
+        const Json text(
+            Json::Object{{"content", *prompt}, {"add_special", true}, {"parse_special", true}});
+        CO_TRY(const Json tokens, co_await ask(server, "/tokenize", text));
+        const Json* list = tokens.find("tokens");
+        if (list == nullptr || !list->is_array()) co_return no_count("gives no tokens");
+        co_return static_cast<TokenCount>(list->size());
+    }
+
   private:
+    static Error no_count(std::string_view why) {
+        return {Code::kUnsupported,
+                fmt::format("Tokens cannot be counted for this model: its server {}.", why),
+                "model"};
+    }
+
+    // One small JSON question beside the generating paths.
+    io::Task<Result<Json>> ask(Server& server, std::string path, Json body) {
+        io::HttpClientRequest http;
+        http.path = server.prefix + path;
+        http.headers.add("content-type", "application/json");
+        if (!options_.api_key.empty())
+            http.headers.add("authorization", "Bearer " + options_.api_key);
+        http.body = body.dump();
+        auto response = co_await server.client->request(http, deadline());
+        if (!response.ok()) co_return for_caller(response.error());
+        const int status = (*response)->status();
+        auto answer = co_await (*response)->read_all(kMaxAnswerBytes, deadline());
+        if (status >= 500) co_return for_caller({Code::kUnavailable, {}});
+        if (status != 200) {
+            co_return no_count(fmt::format("answers {} to {} for a chat", status, path));
+        }
+        if (!answer.ok()) co_return for_caller(answer.error());
+        auto json = Json::parse(*answer);
+        if (!json.ok() || !json->is_object()) co_return no_count("does not answer in JSON");
+        co_return *std::move(json);
+    }
+
     TimePoint deadline() const { return loop_.now() + options_.event_timeout; }
 
     // Least outstanding, ties in turn; servers to avoid only when there is no other.
@@ -216,6 +268,11 @@ class Backend final : public TextBackend {
 };
 
 }  // namespace
+
+io::Task<Result<TokenCount>> TextBackend::count(const model::Request&) {
+    co_return err(Code::kUnsupported, "This model's tokenizer is at its own server, not here.",
+                  "model");
+}
 
 Result<std::unique_ptr<TextBackend>> make_text_backend(io::Loop& loop, io::Network& network,
                                                        TextBackendOptions options) {

@@ -46,6 +46,10 @@ class TextBackend {
     // kUnavailable.
     virtual io::Task<void> run(const model::Request& request, OnEvents on_events,
                                std::string* served_by = nullptr) = 0;
+    // Tokens of a chat-like request's prompt as the server renders it: by /tokenize for chats
+    // (vLLM, Nereid), else by /apply-template and /tokenize (llama-server). kUnsupported when the
+    // server offers neither; kUnavailable, kDeadlineExceeded.
+    virtual io::Task<Result<TokenCount>> count(const model::Request& request);
 };
 // kConfig for a base url that cannot be read: "http(s)://host[:port][/prefix]"; a prefix "/v1" is
 // the same as none.
