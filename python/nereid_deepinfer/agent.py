@@ -197,7 +197,7 @@ class Agent:
         live.plan = planned
         if decode is not None and self._ends_at_first(live, decode):
             return
-        if self.options.prefix_share and not planned.images and not add.prompt_logprobs and decode is None:
+        if (self.options.prefix_share or self.store is not None) and not planned.images and not add.prompt_logprobs and decode is None:
             live.keys = block_chain(add.kv_namespace, add.prompt, BLOCK, add.adapter)
         self.uncached += len(add.prompt)
         live.counted = True
@@ -493,8 +493,12 @@ class Agent:
                 data = memoryview(live.loaded.data)
                 self.counters.loaded_tokens += hit
             cut = blocks * arenas.block_bytes
-            arenas.write_blocks(self.runtime.peek.block_table(seq)[:blocks], data[:cut])
-            arenas.load_state(seq.state_id, hit, arenas.state_from(data[cut:]), False)
+            ids, state = self.runtime.peek.block_table(seq)[:blocks], arenas.state_from(data[cut:])
+            arenas.write_blocks(ids, data[:cut])
+            arenas.load_state(seq.state_id, hit, state, False)
+            self.engine.block_manager.pin_blocks(ids)
+            if not self.prefixes.put(live.keys[blocks - 1], ids, state):
+                self.engine.block_manager.unpin_blocks(ids)
         live.loaded = None
         live.restore_ns = self.clock() - began
         live.cached = hit

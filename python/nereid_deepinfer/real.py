@@ -176,6 +176,18 @@ def start(config: Config, rank: int) -> Runtime:
         chunked_prefill=config.chunked_prefill)
 
 
+def arena_handles(arenas: TorchArenas) -> dict[str, Any]:
+    """What another process of this machine needs to reach the arenas by block id without the loop: DeepInfer's own records
+    (cuda_utils.import_ipc_tensor takes them; CUDA IPC on a device) and the sizes. Blocks of a held request do not change."""
+    from deepinfer._C import cuda_utils
+
+    out: dict[str, Any] = {"block_bytes": arenas.block_bytes, "slot_bytes": int(arenas.states.shape[1])}
+    for name, tensor in (("gpu_blocks", arenas.blocks), ("gpu_states", arenas.states)):
+        size = tensor.numel() * tensor.element_size()
+        out[name] = {"bytes": size, "handle": bytes(cuda_utils.export_ipc_tensor(tensor.data_ptr(), size)).hex()}
+    return out
+
+
 def reports(runtime: Runtime, config: Config, rank: int, log: Callable[[str], None]) -> ExpertFolder | None:
     """What balancers read (config.report_folder): cost.json now; the returned one is called before each step."""
     if not config.report_folder:
@@ -185,6 +197,9 @@ def reports(runtime: Runtime, config: Config, rank: int, log: Callable[[str], No
         keep = config.yoco_keep_tokens if config.yoco_truncation != "off" else 0
         cost.write(folder, cost.cost_source(runtime.engine, int(runtime.info.context_tokens), config.yoco_truncation, keep,
                                             runtime.nextn))
+    handles = folder / f"arenas-{rank}.json"
+    handles.touch(mode=0o600)
+    handles.write_text(json.dumps(arena_handles(runtime.arenas)))  # type: ignore[arg-type]
     if not config.rebalance_interval:
         return None
     import torch

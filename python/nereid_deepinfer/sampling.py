@@ -14,6 +14,8 @@ from nereid_deepinfer.schema import schema_fault
 from nereid_deepinfer.wire import AddMode, AddRequest, EngineInfo, Error, GrammarKind, Role
 
 INT32_MAX = 2**31 - 1
+# xgrammar takes seconds beyond this (a regex of 200 000 letters: over 15 s), on a thread that DeepInfer's time-out leaves running.
+MOST_GRAMMAR_BYTES = 1 << 16
 _SCHEMA_TYPES = {GrammarKind.JSON_SCHEMA: "json", GrammarKind.REGEX: "regex", GrammarKind.EBNF: "ebnf"}
 _ROLES = {AddMode.UNIFIED: Role.UNIFIED, AddMode.PREFILL_ONLY: Role.PREFILL}
 
@@ -53,10 +55,12 @@ def _grammar_fault(add: AddRequest, info: EngineInfo) -> Error | None:
         return None
     if not info.grammars & int(kind):
         return _refuse(f"DeepInfer (xgrammar) takes JSON schema, regex and EBNF, not {kind.name.lower()}", "response_format")
+    if len(add.grammar.encode("utf-8", "surrogateescape")) > MOST_GRAMMAR_BYTES:
+        return _refuse(f"the grammar is longer than {MOST_GRAMMAR_BYTES} bytes", "response_format", "invalid_argument")
     if kind == GrammarKind.JSON_SCHEMA:
         try:
             schema = json.loads(add.grammar)
-        except ValueError as bad:
+        except (ValueError, RecursionError) as bad:
             return _refuse(f"the schema is not JSON: {bad}", "response_format", "invalid_argument")
         fault = schema_fault(schema)
         if fault is not None:

@@ -128,6 +128,8 @@ def what_it_cannot_do_is_refused_by_name(rig: Rig) -> None:
         ({"grammar_kind": wire.GrammarKind.GBNF, "grammar": "root ::= 'a'"}, "unsupported", "response_format"),
         ({"grammar_kind": wire.GrammarKind.JSON_SCHEMA, "grammar": '{"not": {}}'}, "invalid_argument", "response_format"),
         ({"grammar_kind": wire.GrammarKind.JSON_SCHEMA, "grammar": "{"}, "invalid_argument", "response_format"),
+        ({"grammar_kind": wire.GrammarKind.REGEX, "grammar": "a" * 70_000}, "invalid_argument", "response_format"),
+        ({"grammar_kind": wire.GrammarKind.JSON_SCHEMA, "grammar": "[" * 60_000}, "invalid_argument", "response_format"),
         ({"prompt": []}, "invalid_argument", "prompt"),
         ({"prompt": [1 << 20]}, "invalid_argument", "prompt"),
         ({"prompt": [-1]}, "invalid_argument", "prompt"),
@@ -703,6 +705,23 @@ def kv_node_that_is_late_or_fails_is_a_miss(rig: Rig) -> None:
     late.run_all()
     rig.run()
     assert rig.told[4].reason == EndReason.ABORTED and not rig.agent.asking
+
+
+@case("NORMAL", traced=False)
+def kv_node_is_slow_and_saves_are_left_out(rig: Rig) -> None:
+    """Blocks on their way to the node are pinned; not more than a share of all."""
+    store, slow = DictStore(), Manual()
+    rig.renew(Options(prefix_share=0.0, save_share=0.1), store=store, stores=slow)
+    for i in range(4):
+        rig.add(i, rig.prompt(600, first=100 * i), 2)
+    rig.step()
+    slow.run_all()
+    rig.run()
+    assert rig.agent.saving == 6 and rig.agent.counters.skipped_saves == 2
+    assert rig.free()[0] == rig.start_free[0] - 6
+    slow.run_all()
+    rig.settle()
+    assert rig.agent.saving == 0 and len(store.kept) == 8
 
 
 class Manual:

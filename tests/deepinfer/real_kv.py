@@ -136,6 +136,24 @@ def test_prefix_travels_by_region_between_processes(ranks, tmp_path) -> None:
     assert exported(second, 2, 3, region) == saved
 
 
+def test_arenas_are_reached_by_their_ipc_records(ranks, tmp_path) -> None:
+    """Of the CPU build: a record names a memfd of the engine (cpu/stubs/device_memory.cc); on a device it is CUDA's."""
+    report = tmp_path / "report"
+    report.mkdir()
+    region = Region(tmp_path, 4 << 20)
+    group = ranks(1, env={"NEREID_CPU_KV": "1"}, report_folder=str(report))
+    group.clients[0].send(add(1, PROMPT[:600]))
+    group.clients[0].until(1)
+    saved = exported(group, 1, 3, region)
+    arenas = json.loads((report / "arenas-0.json").read_text())
+    assert arenas["block_bytes"] == BLOCK_BYTES and (report / "arenas-0.json").stat().st_mode & 0o77 == 0
+    record = bytes.fromhex(arenas["gpu_blocks"]["handle"])
+    assert len(record) == 72
+    with open(record[:64].split(b"\0")[0], "rb") as file, mmap.mmap(file.fileno(), arenas["gpu_blocks"]["bytes"], prot=mmap.PROT_READ) as view:
+        there = {view[at : at + BLOCK_BYTES] for at in range(0, len(view), BLOCK_BYTES)}
+    assert all(saved[at * BLOCK_BYTES : (at + 1) * BLOCK_BYTES] in there for at in range(3))
+
+
 def test_prompt_engine_hands_over_to_a_completion_engine(ranks, tmp_path) -> None:
     """Two engines, as disaggregation has them: the sequence goes through the region, decode goes on with the same KV."""
     tokens, blocks = 300, 3
@@ -171,7 +189,7 @@ def test_plan_of_experts_reaches_all_ranks_at_one_step(ranks, tmp_path) -> None:
     report = tmp_path / "report"
     report.mkdir()
     out = tmp_path / "installed"
-    group = ranks(2, env={"NEREID_CPU_EXPERTS": str(out), "NEREID_CPU_ENDLESS": "1", "DEEPINFER_MOE_LB_STAT_INTERVAL": "1000000000"},
+    group = ranks(2, env={"NEREID_CPU_EXPERTS": str(out), "NEREID_CPU_ENDLESS": "1", "DEEPINFER_MOE_LB_STAT_INTERVAL": "100000"},
                   expert_parallel_size=2, rebalance_interval=1_000_000, report_folder=str(report))
     for client in group.clients:
         client.send(add(1, PROMPT[:20], 700))

@@ -151,6 +151,26 @@ def test_sigterm_ends_a_rank_with_0(ranks) -> None:
     assert group.processes[0].wait(20) == 0
 
 
+def test_engine_that_raises_ends_with_1_and_a_traceback(ranks) -> None:
+    group = ranks(1, env={"NEREID_CPU_FAIL_AT": "5"})
+    group.clients[0].send(request(1, 20, 1500))
+    assert group.processes[0].wait(30) == 1
+    with pytest.raises((EOFError, ConnectionError)):
+        while True:
+            group.clients[0].receive(5)
+    assert "the invented device is lost" in group.logs[0].read_text()
+
+
+def test_machine_without_cores_for_grammars_ends_with_2(tmp_path: pathlib.Path) -> None:
+    """DeepInfer would find out in add_request, at the first grammar, and take the group down."""
+    file = group_file(tmp_path, grammar_cpus=4096)
+    done = subprocess.run([os.environ["NEREID_DEEPINFER_PYTHON"], "-m", "nereid_deepinfer", "--config", str(file), "--rank", "0",
+                           "--socket", str(tmp_path / "s")],
+                          env={**os.environ, "PYTHONPATH": str(HERE.parents[1] / "python"), "NEREID_DEEPINFER_CPU": str(HERE / "cpu")},
+                          capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "grammar_cpus" in done.stderr, done.stderr[-2000:]
+
+
 def test_bad_configuration_ends_with_2_and_a_line(tmp_path: pathlib.Path) -> None:
     for values, what in [({"engine_type": "BOTH"}, "engine_type"), ({"yoco_keep_tokens": 100}, "yoco_keep_tokens"),
                          ({"model": "/nowhere"}, "model"), ({"nonsense": 1}, "nonsense")]:

@@ -193,7 +193,7 @@ def test_two_ranks_share_the_requests(serve) -> None:
         t.join(120)
     assert answers == [TEXT] * 16
     assert sorted(rank_pids(server)) == [0, 1]
-    assert '"rank":1' in server.log(), "lines of ranks are tagged"
+    assert '"rank":1,' in server.log().replace("\\", ""), "lines of ranks are tagged"
 
 
 def test_killed_rank_restarts_the_group(serve) -> None:

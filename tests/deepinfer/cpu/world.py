@@ -317,6 +317,7 @@ def _runner(script: Any) -> type:
 
     pace = float(os.environ.get("NEREID_CPU_STEP_MS", "0")) / 1e3
 
+    fails_at = int(os.environ.get("NEREID_CPU_FAIL_AT", str(1 << 60)))
     writes, traced = os.environ.get("NEREID_CPU_KV") == "1", "NEREID_CPU_TRACE" in os.environ
 
     class ScriptedRunner(model_runner.ModelRunner):
@@ -347,6 +348,8 @@ def _runner(script: Any) -> type:
                 _write_kv(ScriptedRunner, self.scheduled)
             if traced and rows:
                 _trace_line(ScriptedRunner, bool(seq_metadata_list[0].is_prompt), rows)
+            if ScriptedRunner.steps >= fails_at:
+                raise RuntimeError("the invented device is lost")
             if pace:
                 # Work on a device goes on while the driver's thread does other things: the pass ends `pace` after it was
                 # launched, which is waited for where the engine would wait.
