@@ -108,6 +108,39 @@ class RecipeParser final : public OutputParser {
     nr_parser* parser_;
 };
 
+class RecipeEncoder final : public Recipe::Encoder {
+  public:
+    RecipeEncoder(std::shared_ptr<const Recipe::Calls> calls, nr_tokenizer* tokenizer)
+        : calls_(std::move(calls)), tokenizer_(tokenizer) {}
+    ~RecipeEncoder() override { calls_->tokenizer_free(tokenizer_); }
+    RecipeEncoder(const RecipeEncoder&) = delete;
+    RecipeEncoder& operator=(const RecipeEncoder&) = delete;
+
+    Result<std::vector<TokenId>> encode(
+        std::string_view text,
+        std::span<const std::pair<std::size_t, std::size_t>> special) const override {
+        std::vector<std::uint64_t> ranges;
+        for (const auto& [begin, end] : special) {
+            ranges.push_back(begin);
+            ranges.push_back(end);
+        }
+        std::uint32_t* ids = nullptr;
+        std::size_t count = 0;
+        char* message = nullptr;
+        const std::int32_t code =
+            calls_->tokenizer_encode(tokenizer_, text.data(), text.size(), ranges.data(),
+                                     special.size(), &ids, &count, &message);
+        if (code != NR_OK) return calls_->error(code, message);
+        std::vector<TokenId> tokens(ids, ids + count);
+        calls_->ids_free(ids, count);
+        return tokens;
+    }
+
+  private:
+    std::shared_ptr<const Recipe::Calls> calls_;
+    nr_tokenizer* tokenizer_;
+};
+
 std::string_view model_name(DeepSeekVersion version) {
     return version == DeepSeekVersion::kV4 ? "DeepSeek-V4-Pro" : "DeepSeek-V4.1-Flash";
 }
@@ -299,27 +332,14 @@ Result<Recipe::Rendered> Recipe::render(const std::string& body) const {
     return rendered;
 }
 
-Result<std::vector<TokenId>> Recipe::encode(const std::string& tokenizer_json,
-                                            const Rendered& prompt) const {
+Result<std::shared_ptr<const Recipe::Encoder>> Recipe::encoder(
+    const std::string& tokenizer_json) const {
     nr_tokenizer* tokenizer = nullptr;
     char* message = nullptr;
-    std::int32_t code =
+    const std::int32_t code =
         calls_->tokenizer_new(tokenizer_json.data(), tokenizer_json.size(), &tokenizer, &message);
     if (code != NR_OK) return calls_->error(code, message);
-    std::vector<std::uint64_t> ranges;
-    for (const auto& [begin, end] : prompt.special) {
-        ranges.push_back(begin);
-        ranges.push_back(end);
-    }
-    std::uint32_t* ids = nullptr;
-    std::size_t count = 0;
-    code = calls_->tokenizer_encode(tokenizer, prompt.prompt.data(), prompt.prompt.size(),
-                                    ranges.data(), prompt.special.size(), &ids, &count, &message);
-    calls_->tokenizer_free(tokenizer);
-    if (code != NR_OK) return calls_->error(code, message);
-    std::vector<TokenId> tokens(ids, ids + count);
-    calls_->ids_free(ids, count);
-    return tokens;
+    return std::shared_ptr<const Encoder>(std::make_shared<RecipeEncoder>(calls_, tokenizer));
 }
 
 // The parser needs of the request only whether it thinks, calls, or is inside a block of calls.
@@ -369,8 +389,8 @@ std::string recipe_body(const model::Request& request, DeepSeekVersion version) 
             } else if (!parameters.is_object()) {
                 parameters = Json(Json::Object{{"type", "object"}, {"properties", Json::Object{}}});
             }
-            list.push_back(function_tool(shown_name(tool.name_space, tool.name), tool.description,
-                                         std::move(parameters)));
+            list.push_back(function_tool(shown_name(tool.name_space, tool.name),
+                                         shown_description(tool), std::move(parameters)));
         }
         body.set("tools", Json(std::move(list)));
         if (choice == Choice::kRequired) body.set("tool_choice", "required");

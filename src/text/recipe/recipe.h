@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -39,9 +40,17 @@ class Recipe {
     };
     // `body`: a Chat Completions body. kInvalidArgument with the library's words.
     Result<Rendered> render(const std::string& body) const;
-    // Ids of a prompt by a tokenizer.json: what text/gguf does by itself, here to compare with.
-    Result<std::vector<TokenId>> encode(const std::string& tokenizer_json,
-                                        const Rendered& prompt) const;
+    // A Hugging Face tokenizer.json with byte-level BPE.
+    class Encoder {
+      public:
+        virtual ~Encoder() = default;
+        // Ids of valid UTF-8. `special`: ascending byte ranges, each one added token; all else is
+        // encoded without the added vocabulary, whatever it looks like.
+        virtual Result<std::vector<TokenId>> encode(
+            std::string_view text,
+            std::span<const std::pair<std::size_t, std::size_t>> special) const = 0;
+    };
+    Result<std::shared_ptr<const Encoder>> encoder(const std::string& tokenizer_json) const;
     std::unique_ptr<OutputParser> parser(const ParserOptions& options) const;
 
     struct Calls;  // the library's functions
@@ -62,5 +71,10 @@ std::string recipe_body(const model::Request& request, DeepSeekVersion version);
 std::shared_ptr<const ChatTemplate> make_recipe_template(std::shared_ptr<const Recipe> recipe,
                                                          std::shared_ptr<const Tokenizer> tokenizer,
                                                          const std::string& source);
+
+// The text side of a V4 or V4.1 model from its folder as Hugging Face lays it out: `tokenizer.json`
+// is read, weights are not. For engines that are no llama.cpp (DeepInfer); about 300 ms. V4.1 is
+// known by its system token. kConfig with file and mend.
+Result<TextModel> open_deepseek_folder(const std::string& folder);
 
 }  // namespace nereid::text

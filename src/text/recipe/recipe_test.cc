@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
 #include "base/json.h"
 #include "base/utf8.h"
 
@@ -140,12 +144,144 @@ TEST(Recipe, RefusalsAreTheCallersInItsWords) {
     EXPECT_EQ(recipe()->render("{").error().code, Code::kInvalidArgument);
     EXPECT_EQ(recipe()->render(R"({"model":"x","messages":[]})").error().code,
               Code::kInvalidArgument);
-    EXPECT_EQ(recipe()->encode("{}", {}).error().code, Code::kInvalidArgument);
+    EXPECT_EQ(recipe()->encoder("{}").error().code, Code::kInvalidArgument);
 }
 
 TEST(Recipe, VersionIsFoundInTheTemplate) {
     EXPECT_EQ(deepseek_version("<\uff5cSystem\uff5c>"), DeepSeekVersion::kV41);
     EXPECT_EQ(deepseek_version("<\uff5cUser\uff5c>"), DeepSeekVersion::kV4);
+}
+
+// A tokenizer.json of single bytes, with the markers that the templates need.
+std::string bytes_tokenizer(const std::vector<std::string>& added) {
+    Json vocabulary(Json::Object{});
+    int next = 0x100;
+    for (int byte = 0; byte < 256; ++byte) {
+        const bool itself = (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte != 0xad);
+        const int character = itself ? byte : next++;
+        std::string text;
+        if (character < 0x80) {
+            text = static_cast<char>(character);
+        } else {
+            text = {static_cast<char>(0xc0 | character >> 6),
+                    static_cast<char>(0x80 | (character & 0x3f))};
+        }
+        vocabulary.set(text, Json(byte));
+    }
+    Json::Array tokens;
+    for (std::size_t i = 0; i < added.size(); ++i) {
+        tokens.push_back(Json(Json::Object{{"id", static_cast<std::int64_t>(256 + i)},
+                                           {"content", added[i]},
+                                           {"single_word", false},
+                                           {"lstrip", false},
+                                           {"rstrip", false},
+                                           {"normalized", false},
+                                           {"special", i < 2}}));
+    }
+    const Json level(Json::Object{{"type", "ByteLevel"},
+                                  {"add_prefix_space", false},
+                                  {"trim_offsets", true},
+                                  {"use_regex", false}});
+    return Json(Json::Object{{"version", "1.0"},
+                             {"truncation", nullptr},
+                             {"padding", nullptr},
+                             {"added_tokens", std::move(tokens)},
+                             {"normalizer", nullptr},
+                             {"pre_tokenizer", level},
+                             {"post_processor", nullptr},
+                             {"decoder", level},
+                             {"model", Json::Object{{"type", "BPE"},
+                                                    {"dropout", nullptr},
+                                                    {"unk_token", nullptr},
+                                                    {"continuing_subword_prefix", nullptr},
+                                                    {"end_of_word_suffix", nullptr},
+                                                    {"fuse_unk", false},
+                                                    {"byte_fallback", false},
+                                                    {"vocab", std::move(vocabulary)},
+                                                    {"merges", Json::Array{}}}}})
+        .dump();
+}
+
+class Folder : public testing::Test {
+  protected:
+    void SetUp() override { std::filesystem::create_directories(path_); }
+    void TearDown() override { std::filesystem::remove_all(path_); }
+    Result<TextModel> open(const std::string& file) {
+        std::ofstream(path_ + "/tokenizer.json", std::ios::binary) << file;
+        return open_deepseek_folder(path_);
+    }
+    std::string mark(const std::string& name) const { return "<\uff5c" + name + "\uff5c>"; }
+
+    const std::string path_ = testing::TempDir() + "/nereid-deepseek-folder";
+    const std::vector<std::string> added_{mark("begin\u2581of\u2581sentence"),
+                                          mark("end\u2581of\u2581sentence"),
+                                          mark("User"),
+                                          mark("Assistant"),
+                                          "<think>",
+                                          "</think>",
+                                          "</think>x",
+                                          mark("System")};
+};
+
+TEST_F(Folder, EveryByteAndEveryMarker) {
+    const auto model = open(bytes_tokenizer(added_));
+    ASSERT_TRUE(model.ok()) << model.error().message;
+    EXPECT_EQ(model->family, Family::kDeepSeek4);
+    EXPECT_EQ(detect_family(model->chat_template->source()), Family::kDeepSeek4);
+    EXPECT_EQ(deepseek_version(model->chat_template->source()), DeepSeekVersion::kV41);
+    const Tokenizer& t = *model->tokenizer;
+    EXPECT_EQ(t.vocab_size(), 256 + added_.size());
+    EXPECT_EQ(t.bos(), 256);
+    EXPECT_TRUE(t.is_end(257) && !t.is_end(256));
+    std::string all;
+    for (TokenId id = 0; id < 256; ++id) all += t.piece(id, Special::kPlain);
+    for (int byte = 0; byte < 256; ++byte)
+        EXPECT_EQ(all[static_cast<std::size_t>(byte)], static_cast<char>(byte));
+    EXPECT_EQ(t.piece(257, Special::kPlain), "");
+    EXPECT_EQ(t.piece(257, Special::kParse), added_[1]);
+    EXPECT_EQ(t.piece(261, Special::kPlain), "</think>");
+    EXPECT_EQ(t.piece(-1, Special::kParse), "");
+    EXPECT_EQ(t.piece(100'000, Special::kParse), "");
+
+    const std::string text = "a </think>x\n\u00e9\U0001F600 " + added_[1];
+    std::vector<TokenId> plain, parsed;
+    t.encode(text, Special::kPlain, plain);
+    t.encode(text, Special::kParse, parsed);
+    EXPECT_EQ(plain.size(), text.size());  // a user's text is only bytes, whatever it looks like
+    EXPECT_EQ(std::count(parsed.begin(), parsed.end(), 262), 1);  // the longest marker
+    EXPECT_EQ(parsed.back(), 257);
+    std::string back;
+    for (const TokenId id : parsed) back += t.piece(id, Special::kParse);
+    EXPECT_EQ(back, text);
+    std::vector<TokenId> mended;
+    t.encode("\xff", Special::kPlain, mended);
+    EXPECT_EQ(mended.size(), 3u);
+}
+
+TEST_F(Folder, PromptsAreTheLibrarys) {
+    const auto model = open(bytes_tokenizer(added_));
+    ASSERT_TRUE(model.ok()) << model.error().message;
+    model::Request request;
+    request.messages.resize(1);
+    request.messages[0].role = model::Role::kUser;
+    request.messages[0].parts = {model::TextPart{"Hello " + added_[1]}};
+    const auto prompt = model->chat_template->render(request);
+    ASSERT_TRUE(prompt.ok()) << prompt.error().message;
+    EXPECT_TRUE(opens_reasoning(model->family, prompt->text));
+    EXPECT_EQ(prompt->tokens.front(), 256);
+    EXPECT_EQ(prompt->tokens.back(), 260);
+    EXPECT_EQ(std::count(prompt->tokens.begin(), prompt->tokens.end(), 257), 0);
+}
+
+TEST_F(Folder, FaultsNameTheFile) {
+    for (const std::string& file :
+         {std::string("{"), std::string("{}"), bytes_tokenizer({"<a>", "<b>"})}) {
+        const auto model = open(file);
+        ASSERT_FALSE(model.ok());
+        EXPECT_EQ(model.error().code, Code::kConfig);
+        EXPECT_NE(model.error().message.find("tokenizer.json"), std::string::npos);
+    }
+    EXPECT_EQ(open_deepseek_folder(path_ + "/none").error().code, Code::kConfig);
 }
 
 }  // namespace
