@@ -10,6 +10,7 @@
 #include "engine/llama/llama_engine.h"
 #include "engine/scripted/scripted_engine.h"
 #include "engine/scripted/scripted_text.h"
+#include "text/recipe/recipe.h"
 
 namespace nereid::app {
 
@@ -64,7 +65,8 @@ void EngineOptions::bind(io::ConfigBinder& b) {
             .doc = "llama: the embedded llama.cpp; scripted: answers from a script, for tests and "
                    "benchmarks; deepinfer: a group of DeepInfer ranks (docs/ops/deepinfer.md)."});
     b.knob("engine.model", model,
-           {.doc = "GGUF file. Empty: the default model where ./dev puts it."});
+           {.doc = "GGUF file; for DeepInfer the model's folder, whose tokenizer.json is read. "
+                   "Empty: the default model where ./dev puts it."});
     b.knob("engine.context", context,
            {.unit = "tokens",
             .min = 0,
@@ -164,12 +166,14 @@ Result<std::unique_ptr<engine::Engine>> make_engine(const EngineOptions& options
 }
 
 Result<text::TextModel> open_text(const EngineOptions& options) {
-    // Without a GGUF file beside it a DeepInfer group is spoken to in bytes.
+    // Without a model's folder (or a GGUF file) a DeepInfer group is spoken to in bytes.
     const bool bytes = options.kind == "deepinfer" && options.model.empty();
     if (options.kind == "scripted" || bytes) {
         TRY(const engine::scripted::Script script, script_of(options));
         return engine::scripted::scripted_text(script);
     }
+    if (options.kind == "deepinfer" && std::filesystem::is_directory(options.model))
+        return text::open_deepseek_folder(options.model);
     TRY_VOID(check_model_file(options));
     return text::open_gguf_text(options.model_path());
 }
