@@ -45,8 +45,12 @@ def run(config: Config, rank: int, path: str) -> int:
     store = stores = None
     if config.kv_socket:
         secret = pathlib.Path(config.kv_secret_file).read_bytes().rstrip(b"\n") if config.kv_secret_file else b""
-        store = NodeStore(config.kv_socket, runtime.arenas.block_bytes, runtime.arenas.persisted_bytes, runtime.keep_tokens, log,
-                          secret, config.kv_library, config.kv_ttl_s)
+        try:
+            store = NodeStore(config.kv_socket, runtime.arenas.block_bytes, runtime.arenas.persisted_bytes, runtime.keep_tokens, log,
+                              secret, config.kv_library, config.kv_ttl_s)
+        except ImportError as bad:
+            log(f"kv_socket needs nereid_kv and its library: {bad}. Mend: kv_library names libnereid_kv.so.1")
+            return 2
         stores = Background(wake)
     agent = Agent(runtime, Options(max_queued=config.max_queued, prefix_share=config.prefix_share, prefix_entries=config.prefix_entries,
                                    hold_lease_ns=int(config.hold_lease_s * 1e9), kv_wait_ns=config.kv_wait_ms * 1_000_000),

@@ -172,9 +172,12 @@ class Agent:
         if add.id in self.by_id or add.id in self.held:
             # LLMEngine takes the same id twice and an abort would hit both (facts, section 3.1).
             known = self.by_id.get(add.id)
+            error = Error("conflict", "the id was added twice")
             if known is not None:
                 self._leave_engine(known)
-                self._end(known, EndReason.FAILED, Error("conflict", "the id was added twice"))
+                self._end(known, EndReason.FAILED, error)
+            else:  # it is held, and stays so
+                self.frame.finished.append(Finished(add.id, EndReason.FAILED, len(add.prompt), 0, 0, 0, 0, 0, 0, error))
             return
         live = Live(add, f"{self._names}:{add.id}", Plan({}), self.clock(), frozenset(add.stop_ids), add.id, add.logprobs,
                     decode=decode)
@@ -473,6 +476,12 @@ class Agent:
         began = self.clock()
         hit = blocks * BLOCK
         local = entry is not None and len(entry.ids) == blocks
+        imports = not local and imported is not None and len(imported.keys) == blocks
+        try:
+            data = self._range(imported.offset, imported.length) if imports else memoryview(live.loaded.data if live.loaded else b"")
+        except RegionError as bad:  # another region was mapped since
+            self._import_failed(live, Error("invalid_argument", str(bad)))
+            return self._try_hit(live, most)
         seq = self._new_seq(live, live.add.prompt, enqueue=False, chunk_checkpoints=self._checkpoints(live, most, hit))
         if seq is None:
             return 0
@@ -485,12 +494,9 @@ class Agent:
             if live.imported is not None:
                 self._import_done(live)
         else:
-            if imported is not None and len(imported.keys) == blocks:
-                data = self._range(imported.offset, imported.length)
+            if imports:
                 self._import_done(live)
             else:
-                assert live.loaded is not None
-                data = memoryview(live.loaded.data)
                 self.counters.loaded_tokens += hit
             cut = blocks * arenas.block_bytes
             ids, state = self.runtime.peek.block_table(seq)[:blocks], arenas.state_from(data[cut:])

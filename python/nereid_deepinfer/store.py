@@ -46,9 +46,13 @@ class NodeStore:
         self._client: Any = None
         self._numbers: dict[bytes, int] = {}
         self._pause, self._again = _FIRST_PAUSE, 0.0
-        import nereid_kv  # an installation without it fails at the start, not at the first prompt
+        import nereid_kv
 
         self._kv = nereid_kv
+        try:
+            self._connect()  # an installation without the library is an ImportError now, not at the first prompt
+        except nereid_kv.KvError as bad:
+            self._failed(bad)
 
     # ------------------------------------------------------------ the connection
 
@@ -57,16 +61,19 @@ class NodeStore:
         if self._client is None or len(self._numbers) >= _MOST_NAMESPACES:
             if time.monotonic() < self._again:
                 return None
-            self._drop()
-            staging = 2 * max(self._block_bytes, self._state_bytes) + (1 << 20)
-            self._client = self._kv.Client(self._socket, name="deepinfer", staging_bytes=staging, timeout=2.0, library=self._library)
-            self._pause = _FIRST_PAUSE
+            self._connect()
         if namespace not in self._numbers:
             capability = hmac.digest(self._secret, b"nereid-kv-cap\x01" + namespace, hashlib.sha256) if self._secret else bytes(32)
             self._numbers[namespace] = self._client.open(self._kv.Namespace(
                 digest=namespace, block_tokens=BLOCK, history_bytes=self._block_bytes, state_bytes=self._state_bytes,
                 keep_tokens=self._keep, replay=_STORED_STATE, capability=capability))
         return self._numbers[namespace]
+
+    def _connect(self) -> None:
+        self._drop()
+        staging = 2 * max(self._block_bytes, self._state_bytes) + (1 << 20)
+        self._client = self._kv.Client(self._socket, name="deepinfer", staging_bytes=staging, timeout=2.0, library=self._library)
+        self._pause = _FIRST_PAUSE
 
     def _drop(self) -> None:
         if self._client is not None:

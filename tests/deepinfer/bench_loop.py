@@ -54,7 +54,7 @@ def start() -> object:
     from script import Script
 
     config = Config.of({"model": world.model_folder(), "max_model_len": 2048, "max_num_batched_tokens": 8192, "max_num_seqs": ROWS,
-                        "load_format": "dummy", "prefix_share": 0.0, "log_interval_steps": 100})
+                        "load_format": "dummy", "prefix_share": 0.0, "structured_output": False, "log_interval_steps": 100})
     os.environ.update({k: v for k, v in config.environment(0).items() if not k.startswith("MASTER")})
     script = Script()
     script.accept = int(os.environ.get("NEREID_CPU_ACCEPT", "0"))

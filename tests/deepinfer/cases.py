@@ -782,6 +782,13 @@ def bad_imports_and_exports_fail_by_themselves(rig: Rig) -> None:
     rig.agent.submit(wire.MapRegion("/nonexistent", 1))
     rig.step()
     assert rig.kv_failed[-1].error.code == "io"
+    rig.kv_failed.clear()
+    with rig.region(size):
+        rig.add(1, prompt, 1)
+        rig.agent.submit(wire.ImportPrefix(1, 0, chain[:3], 0, size))
+    with rig.region(size - 1):  # the region goes before the import is taken
+        rig.run()
+    assert len(rig.kv_failed) == 1 and rig.told[1].end.cached_tokens == 0
 
 
 @case("PROMPT")
@@ -794,6 +801,9 @@ def prefilled_is_held_until_released(rig: Rig) -> None:
     rig.agent.submit(wire.Pin(1, 5_000_000))
     rig.step()
     assert 1 in rig.agent.held
+    rig.agent.submit(wire.AddRequest(1, prompt=[5], max_tokens=2, mode=wire.AddMode.PREFILL_ONLY))  # the id of one that is held
+    frame = rig.agent.step()
+    assert [f.error.code for f in frame.finished] == ["conflict"] and 1 in rig.agent.held
     rig.now += 10_000_000
     rig.step()
     assert 1 not in rig.agent.held and rig.agent.counters.expired_leases == 1

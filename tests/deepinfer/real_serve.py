@@ -122,7 +122,7 @@ def test_the_sdk_gets_answers(serve) -> None:
             ask(client, **{field: value})
         assert field in str(refused.value) and refused.value.param == field
     with pytest.raises(anthropic_error()):
-        server.anthropic().messages.create(model="invented", max_tokens=20, messages=[], temperature=1.0)
+        server.anthropic().messages.create(model="invented", max_tokens=20, messages=[])
     said = server.anthropic().messages.create(model="invented", max_tokens=60, messages=[{"role": "user", "content": "Hello"}],
                                               thinking={"type": "disabled"})
     assert said.content[0].text == TEXT and said.stop_reason == "end_turn"

@@ -165,6 +165,12 @@ def test_lookup_is_an_estimate_and_a_miss_is_no_failure(node: FakeNode) -> None:
     assert node.connects == 1 and not log
 
 
+def test_node_that_is_not_there_at_the_start(node: FakeNode) -> None:
+    log: list[str] = []
+    node.fails = -2
+    assert store_of(log).load(NAMESPACE, KEYS, 1000) is None and len(log) == 1
+
+
 def test_more_namespaces_than_a_connection_keeps(node: FakeNode) -> None:
     store = store_of([])
     for i in range(2500):
