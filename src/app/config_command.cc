@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "app/cache_command.h"
+#include "app/experts_command.h"
 #include "app/gateway_main.h"
 #include "app/serve.h"
 #include "cli/chat.h"
@@ -26,6 +27,7 @@ void bind_everything(io::ConfigBinder& b) {
     backend.bind(b);
     chat.bind(b);
     bind_cache(b);
+    bind_experts(b);
 }
 
 Result<std::string> effective(std::span<const std::string> args) {

@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <sstream>
 #include <utility>
 
 #include "app/state_setup.h"
@@ -11,6 +12,7 @@
 #include "engine/openai/base_url.h"
 #include "engine/openai/text_backend.h"
 #include "gateway/routing/routed_text.h"
+#include "io/zmtp.h"
 #include "ops/metrics.h"
 
 namespace nereid::app {
@@ -53,9 +55,51 @@ Result<GatewayMainOptions> load(const cli::Invocation& invocation) {
     return options;
 }
 
+// "http://a:8000 tcp://a:5557 tcp://a:5558": a server, where it publishes, where it replays.
+Result<gateway::KvSources::One> parse_source(const std::string& text) {
+    std::istringstream words(text);
+    gateway::KvSources::One out;
+    std::string events;
+    std::string replay;
+    std::string more;
+    words >> out.server >> events >> replay >> more;
+    if (events.empty() || !more.empty())
+        return err(Code::kConfig, "backend.events: '" + text +
+                                      "' is not \"SERVER EVENTS [REPLAY]\". Mend: like "
+                                      "\"http://a:8000 tcp://a:5557 tcp://a:5558\".");
+    const auto endpoint = [](const std::string& word) -> Result<io::Endpoint> {
+        auto parsed = io::zmtp::parse_endpoint(word);
+        if (!parsed.ok()) return err(Code::kConfig, "backend.events: " + parsed.error().message);
+        return parsed;
+    };
+    TRY(out.events, endpoint(events));
+    if (!replay.empty()) {
+        TRY(out.replay, endpoint(replay));
+    }
+    return out;
+}
+
+Result<gateway::KvSources> kv_sources(const BackendOptions& options) {
+    gateway::KvSources out;
+    out.block_tokens = static_cast<TokenCount>(options.block_tokens);
+    for (const std::string& text : options.events) {
+        TRY(auto one, parse_source(text));
+        out.all.push_back(std::move(one));
+    }
+    if (out.all.empty()) return out;
+    if (options.tokenizer.empty())
+        return err(Code::kConfig,
+                   "backend.events needs the model's tokenizer, since events name tokens. Mend: "
+                   "backend.tokenizer = a GGUF file of the same model.");
+    TRY(out.text, text::open_gguf_text(options.tokenizer));
+    return out;
+}
+
 // All servers as one backend per shard, chosen by the router.
 std::unique_ptr<gateway::RoutedText> routed_servers(const GatewayMainOptions& options,
-                                                    gateway::RoutingProbe& probe) {
+                                                    gateway::RoutingProbe& probe,
+                                                    gateway::KvSources sources,
+                                                    gateway::KvFeedProbe& feed_probe) {
     engine::openai::TextBackendOptions upstream;
     upstream.model = options.backend.upstream_model;
     upstream.event_timeout = options.gateway.upstream_timeout;
@@ -68,7 +112,8 @@ std::unique_ptr<gateway::RoutedText> routed_servers(const GatewayMainOptions& op
         return std::move(*backend);
     };
     return std::make_unique<gateway::RoutedText>(options.routing, options.backend.model_name,
-                                                 options.backend.urls, make, probe);
+                                                 options.backend.urls, make, probe,
+                                                 std::move(sources), &feed_probe);
 }
 
 gateway::ModelEntry model_entry(const GatewayMainOptions& options, gateway::RoutedText& servers,
@@ -102,6 +147,7 @@ Result<void> reload(const cli::Invocation& invocation, GatewayMainOptions& runni
 
 Result<int> run(const cli::Invocation& invocation) {
     TRY(auto options, load(invocation));
+    TRY(auto sources, kv_sources(options.backend));
     Frontend frontend(options.service);
     ProcessLog process_log(options.log, frontend.loop());
     ops::Logger& log = process_log.logger();
@@ -110,7 +156,8 @@ Result<int> run(const cli::Invocation& invocation) {
     TRY_VOID(frontend.check_port_is_free(options.gateway));
     std::vector<gateway::ModelEntry> models;
     gateway::RoutingProbe routing_probe(metrics);
-    const auto servers = routed_servers(options, routing_probe);
+    gateway::KvFeedProbe feed_probe(metrics);
+    const auto servers = routed_servers(options, routing_probe, std::move(sources), feed_probe);
     models.push_back(model_entry(options, *servers, frontend.loop().wall_now().seconds()));
     TRY(const auto gateway, gateway::make_gateway(frontend.shards(), options.gateway,
                                                   std::move(models), log, metrics, state->state()));
@@ -144,6 +191,19 @@ void BackendOptions::bind(io::ConfigBinder& b) {
             .min = 0,
             .max = 1e7,
             .doc = "The model's context, for /v1/models; 0: not told."});
+    b.knob(
+        "backend.events", events,
+        {.doc = "KV events of servers (vLLM, SGLang), each \"SERVER EVENTS [REPLAY]\": a url of "
+                "backend.urls, its ZeroMQ publisher, its replay socket. They say who holds which "
+                "prompts."});
+    b.knob("backend.tokenizer", tokenizer,
+           {.doc = "GGUF file of the servers' model, with backend.events: its vocabulary and "
+                   "template (a file without weights will do)."});
+    b.knob("backend.block_tokens", block_tokens,
+           {.unit = "tokens",
+            .min = 1,
+            .max = 4096,
+            .doc = "Block size of the servers' KV cache, with backend.events."});
 }
 
 void GatewayMainOptions::bind(io::ConfigBinder& b) {

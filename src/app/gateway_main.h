@@ -19,6 +19,9 @@ struct BackendOptions {
     std::string model_name = "default";  // what clients call it
     std::string upstream_model;          // what the servers call it; empty = as the client does
     std::int64_t context = 0;
+    std::vector<std::string> events;  // "SERVER EVENTS [REPLAY]"
+    std::string tokenizer;            // GGUF file
+    std::int64_t block_tokens = 16;
     void bind(io::ConfigBinder& b);  // "backend.*"
 };
 

@@ -5,6 +5,7 @@
 
 #include "app/cache_command.h"
 #include "app/config_command.h"
+#include "app/experts_command.h"
 #include "app/gateway_main.h"
 #include "app/serve.h"
 #include "app/sim_command.h"
@@ -37,6 +38,7 @@ int main(int argc, char** argv) {
          nereid::app::worker},
         {"cache", "the KV cache node of this machine: serve, stats, ls, scrub, verify",
          nereid::app::cache_command},
+        {"experts", "placement of experts for a running group", nereid::app::experts_command},
         {"chat", "talk to a running service from a terminal", chat},
         {"keys", "make API keys", nereid::cli::keys},
         {"config", "every knob as a page, or the effective ones as a file",

@@ -21,7 +21,7 @@ router::ViewOptions view_options(const Fleet::Options& o) {
     router::ViewOptions out{.self = router::GatewayId{o.shard + 1},
                             .block_tokens = o.block_tokens,
                             .slow_start = o.routing.slow_start};
-    out.residency.speculative_ttl = o.routing.affinity;
+    if (!o.events) out.residency.speculative_ttl = o.routing.affinity;
     out.residency.max_bytes = 64u << 20u;
     return out;
 }

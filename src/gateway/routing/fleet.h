@@ -14,6 +14,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -73,6 +74,8 @@ class Fleet {
         std::string model;
         std::size_t shard = 0;
         TokenCount block_tokens = 128;
+        bool events =
+            false;  // backends tell what they hold: what is only assumed is soon forgotten
         std::uint64_t seed = 1;
         RoutingProbe* probe = nullptr;
     };
@@ -126,6 +129,17 @@ class Fleet {
     // Other shards' charges.
     std::optional<router::Digest> digest(TimePoint now);  // at most every 100 ms; only when asked
     void fold(const router::Digest& digest, TimePoint now) { view_.fold(digest, now, now); }
+    // What a backend's KV events say.
+    void stored(std::size_t index, router::BlockHash parent,
+                std::span<const router::BlockHash> blocks, TimePoint now) {
+        view_.stored({backends_[index].worker, 0}, parent, blocks, now);
+    }
+    void evicted(std::size_t index, std::span<const router::BlockHash> blocks, TimePoint now) {
+        view_.removed({backends_[index].worker, 0}, blocks, now);
+    }
+    void cleared(std::size_t index, TimePoint now) {
+        view_.cleared({backends_[index].worker, 0}, now);
+    }
     void report(std::size_t index, const model::Load& load, TimePoint now);
     const router::View& view() const { return view_; }
     router::Health::State health(std::size_t index, TimePoint now) const {

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <utility>
 
+#include "base/check.h"
 #include "router/events/chain.h"
 
 namespace nereid::gateway {
@@ -77,6 +78,29 @@ TextShape text_shape(const model::Request& request) {
     return shape;
 }
 
+TextShape token_shape(const model::Request& request, const KvSources& sources) {
+    std::vector<TokenId> tokens;
+    const text::Tokenizer& tokenizer = *sources.text.tokenizer;
+    if (request.prompts.size() == 1) {
+        if (const auto* ids = std::get_if<std::vector<TokenId>>(&request.prompts[0])) {
+            tokens = *ids;
+        } else {
+            if (tokenizer.adds_bos()) tokens.push_back(tokenizer.bos());
+            tokenizer.encode(std::get<std::string>(request.prompts[0]), text::Special::kPlain,
+                             tokens);
+        }
+    } else if (request.prompts.empty() && sources.text.chat_template != nullptr) {
+        auto rendered = sources.text.chat_template->render(request);
+        if (rendered.ok()) tokens = std::move(rendered->tokens);
+    }
+    TextShape shape = text_shape(request);
+    shape.blocks.clear();
+    if (tokens.empty()) return shape;
+    shape.prompt_tokens = static_cast<TokenCount>(tokens.size());
+    shape.blocks = router::chain_of(tokens, sources.block_tokens);
+    return shape;
+}
+
 // The loops of all shards and what lives there; filled before the gateway starts, then only read.
 struct RoutedText::Peers {
     struct Entry {
@@ -91,13 +115,17 @@ class RoutedText::Shard final : public pools::TextBackend {
     Shard(const RoutedText& owner, const ShardContext& context, std::size_t number)
         : context_(context),
           make_(owner.make_),
+          sources_(owner.sources_),
+          feed_probe_(owner.feed_probe_),
           peers_(owner.peers_),
           number_(number),
           self_(std::make_shared<Shard*>(this)),
           fleet_({.routing = owner.options_,
                   .model = owner.model_,
                   .shard = number,
-                  .block_tokens = kBlockTokens,
+                  .block_tokens =
+                      owner.sources_.all.empty() ? kBlockTokens : owner.sources_.block_tokens,
+                  .events = !owner.sources_.all.empty(),
                   .seed = number + 1,
                   .probe = &owner.probe_}) {
         set_urls(owner.urls_);
@@ -118,14 +146,15 @@ class RoutedText::Shard final : public pools::TextBackend {
                 known = known || (servers_[i].url == url && fleet_.live(i));
             }
             if (known) continue;
-            servers_.push_back({url, make_(context_, url)});
-            fleet_.add(url, now);
+            servers_.push_back({url, make_(context_, url), {}});
+            feed(fleet_.add(url, now), url);
         }
     }
 
     io::Task<void> run(const model::Request& request, OnEvents on_events,
                        std::string* served_by) override {
-        const TextShape shape = text_shape(request);
+        const TextShape shape =
+            sources_.all.empty() ? text_shape(request) : token_shape(request, sources_);
         std::vector<router::WorkerId> excluded;
         std::optional<Error> failure;
         fleet_.request();
@@ -166,7 +195,38 @@ class RoutedText::Shard final : public pools::TextBackend {
     struct Server {
         std::string url;
         std::unique_ptr<pools::TextBackend> client;  // null once removed
+        std::vector<std::unique_ptr<KvFeed>> feeds;
     };
+
+    // Hears the server's KV events, where it publishes some. Shards are made on another thread.
+    void feed(std::size_t index, const std::string& url) {
+        if (sources_.all.empty()) return;
+        context_.loop->post([weak = weak(), index, url] {
+            const auto self = weak.lock();
+            if (self && (*self)->servers_[index].client != nullptr) (*self)->listen(index, url);
+        });
+    }
+    void listen(std::size_t index, const std::string& url) {
+        for (const KvSources::One& one : sources_.all) {
+            if (one.server != url) continue;
+            KvFeed::Sink sink{.stored =
+                                  [this, index](router::BlockHash parent,
+                                                std::span<const router::BlockHash> blocks) {
+                                      fleet_.stored(index, parent, blocks, now());
+                                  },
+                              .removed =
+                                  [this, index](std::span<const router::BlockHash> blocks) {
+                                      fleet_.evicted(index, blocks, now());
+                                  },
+                              .cleared = [this, index] { fleet_.cleared(index, now()); }};
+            servers_[index].feeds.push_back(
+                std::make_unique<KvFeed>(*context_.loop, *context_.network,
+                                         KvFeed::Options{.events = one.events,
+                                                         .replay = one.replay,
+                                                         .block_tokens = sources_.block_tokens},
+                                         std::move(sink), feed_probe_->server(url)));
+        }
+    }
 
     // One try at one server: its booking, and whether it failed so that another may be asked.
     class Attempt {
@@ -239,6 +299,7 @@ class RoutedText::Shard final : public pools::TextBackend {
             if (fleet_.live(i) || fleet_.in_flight(i) != 0 || servers_[i].client == nullptr)
                 continue;
             servers_[i].client.reset();
+            servers_[i].feeds.clear();
             fleet_.remove(i, now());
         }
     }
@@ -259,6 +320,8 @@ class RoutedText::Shard final : public pools::TextBackend {
 
     ShardContext context_;
     MakeServer make_;
+    const KvSources& sources_;  // the owner outlives its shards
+    KvFeedProbe* feed_probe_;
     std::shared_ptr<Peers> peers_;
     std::size_t number_;
     std::shared_ptr<Shard*> self_;
@@ -268,13 +331,18 @@ class RoutedText::Shard final : public pools::TextBackend {
 };
 
 RoutedText::RoutedText(RoutingOptions options, std::string model, std::vector<std::string> urls,
-                       MakeServer make, RoutingProbe& probe)
+                       MakeServer make, RoutingProbe& probe, KvSources sources,
+                       KvFeedProbe* feed_probe)
     : options_(std::move(options)),
       model_(std::move(model)),
       urls_(std::move(urls)),
       make_(std::move(make)),
       probe_(probe),
-      peers_(std::make_shared<Peers>()) {}
+      sources_(std::move(sources)),
+      feed_probe_(feed_probe),
+      peers_(std::make_shared<Peers>()) {
+    CHECK(sources_.all.empty() || (feed_probe_ != nullptr && sources_.text.tokenizer != nullptr));
+}
 
 RoutedText::~RoutedText() = default;
 

@@ -1,5 +1,6 @@
 // KV events of vLLM and SGLang as bytes -> values: a pure decoder, and the bookkeeping of sequence
-// numbers that says when to replay or to start over. The ZMQ transport is elsewhere.
+// numbers that says when to replay or to start over. The ZMQ transport is io/zmtp.h
+// with gateway/routing/kv_feed.h.
 //
 // Format (docs: facts/router.md §2.5; captured bytes in the tests): multipart [topic, seq u64 big
 // endian, msgpack]; the payload is an array [ts f64, [events], dp_rank?, ...]. An event is a map
