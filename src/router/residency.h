@@ -4,7 +4,7 @@
 // ranks*. Sets are interned and reference-counted, because the blocks of a prompt are nearly always
 // held by the same ranks: ten million blocks share a few thousand sets. A block lives in one of two
 // buckets of 8 slots (one cache line each) in one page, so a lookup touches two lines at most. 256
-// shards grow by a quarter at a time: 13 bytes a block with its sets (measured).
+// shards grow by a quarter at a time: 10 bytes a block with its sets (measured).
 //
 // It is an estimate, never a promise: two blocks of ten million share 48 bits with probability
 // 4e-8, an eviction is heard of late, and match() gallops (a few rounds of 7 to 15 positions each,
