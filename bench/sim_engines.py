@@ -127,7 +127,8 @@ def main():
         for port in ports:
             log = folder / f"{port}.log"
             child = stack.enter_context(lib.process(
-                [lib.BINARY, "serve", "--port", str(port), "--model", lib.MODEL, "--engine.threads=1", "--gateway.access-log=off"], log))
+                [lib.BINARY, "serve", "--port", str(port), "--model", lib.MODEL, "--engine.threads=1", "--gateway.access-log=off",
+                 "--cache.enabled=false"], log))
             lib.wait_http(port, "/ready", child, log)
         for port in ports:
             ask(port, random.Random(port), 40, 4)

@@ -139,7 +139,8 @@ def main():
     out = pathlib.Path(tempfile.mkdtemp(prefix="nereid-structured-"))
     port = lib.free_port()
     log = out / "nereid.log"
-    with lib.process([lib.BINARY, "serve", "--port", str(port), "--model", lib.MODEL, "--gateway.access-log=off"], log) as child:
+    with lib.process([lib.BINARY, "serve", "--port", str(port), "--model", lib.MODEL, "--gateway.access-log=off",
+                      "--cache.enabled=false"], log) as child:
         lib.wait_http(port, "/ready", child, log)
         lib.Answer(port, {"model": "default", "prompt": "Hello", "max_tokens": 8})
         rng = random.Random(3)

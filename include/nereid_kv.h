@@ -182,6 +182,9 @@ NEREID_KV_API void nereid_kv_close(nereid_kv *kv); /* null is fine */
 /* What the last failing call on this handle (null: the last connect of this thread) was about. */
 NEREID_KV_API const char *nereid_kv_error(const nereid_kv *kv);
 
+/* Of the node's memory: what is leased at once should be a small part of it. */
+NEREID_KV_API uint64_t nereid_kv_arena_bytes(const nereid_kv *kv);
+
 /* Readable when nereid_kv_poll has something (or the connection broke). Owned by the handle. */
 NEREID_KV_API int nereid_kv_fd(const nereid_kv *kv);
 /* Takes up to `max` completions; waits for the first one up to `timeout_ms` (-1: for ever). Returns
@@ -221,6 +224,19 @@ NEREID_KV_API int nereid_kv_submit_clear(nereid_kv *kv, uint32_t ns, uint64_t *t
 /* For people and tools, answered as JSON in `text`: 0 statistics, 1 objects in memory (the first
  * thousands), 2 verify one more segment on SSD. */
 NEREID_KV_API int nereid_kv_submit_stats(nereid_kv *kv, uint8_t what, uint64_t *tag);
+
+/* What only the client knows, since its last report; it goes into the node's metrics. No answer. */
+typedef struct {
+    uint64_t saved;          /* objects */
+    uint64_t save_dropped;   /* not offered: queue full, or the node was given up */
+    uint64_t save_failed;    /* offered, and not taken */
+    uint64_t fetched;        /* arrived whole */
+    uint64_t fetch_timeouts; /* computed instead */
+    uint64_t fetch_failed;   /* given by the node, and gone or damaged on arrival */
+    uint64_t skipped;        /* not asked: the node was given up */
+    uint64_t troubles;       /* times that it was */
+} nereid_kv_client_counts;
+NEREID_KV_API int nereid_kv_report(nereid_kv *kv, const nereid_kv_client_counts *counts);
 
 /* Room in the staging region, 4 KiB aligned; `*offset` is what commit wants. Null: no room. The node
  * reads it until the commit is answered; then give it back. */

@@ -10,6 +10,7 @@
 #include "engine/llama/llama_engine.h"
 #include "engine/scripted/scripted_engine.h"
 #include "engine/scripted/scripted_text.h"
+#include "pools/cache/kv_link.h"
 #include "text/recipe/recipe.h"
 
 namespace nereid::app {
@@ -108,6 +109,9 @@ void EngineOptions::bind(io::ConfigBinder& b) {
             .doc = "How long a prompt may keep running streams waiting, per token of theirs."});
     b.knob("engine.seed", seed,
            {.min = 0, .max = 9e15, .doc = "For requests that bring no seed; 0: from the clock."});
+    b.knob("engine.cache", cache,
+           {.doc = "Unix socket of the KV cache node that keeps prompts (llama.cpp); `nereid serve` "
+                   "sets it by the keys of cache.*."});
     b.knob("engine.script", script, {.doc = "Script of the scripted engine."});
     b.knob("engine.deepinfer", deepinfer, {.doc = "TOML file of the DeepInfer group."});
     b.knob("engine.deepinfer_name", deepinfer_name, {.doc = "What clients call its model."});
@@ -154,7 +158,7 @@ Result<void> check_model_file(const EngineOptions& options) {
     return {};
 }
 
-Result<std::unique_ptr<engine::Engine>> make_engine(const EngineOptions& options) {
+Result<std::unique_ptr<engine::Engine>> make_engine(const EngineOptions& options, io::Loop& loop) {
     if (options.kind == "scripted") {
         TRY(engine::scripted::Script script, script_of(options));
         return std::unique_ptr<engine::Engine>(
@@ -162,6 +166,11 @@ Result<std::unique_ptr<engine::Engine>> make_engine(const EngineOptions& options
     }
     TRY_VOID(check_model_file(options));
     TRY(auto engine, engine::llama::LlamaEngine::open(llama_options(options)));
+    if (!options.cache.empty() && engine->info().layout.block_tokens != 0) {
+        pools::KvLinkOptions link;
+        link.socket = options.cache;
+        engine->use_tier(std::make_unique<pools::KvLink>(loop, std::move(link)));
+    }
     return std::unique_ptr<engine::Engine>(std::move(engine));
 }
 

@@ -10,6 +10,7 @@
 #include "base/result.h"
 #include "engine/engine.h"
 #include "io/config.h"
+#include "io/loop.h"
 #include "text/tokenizer.h"
 
 namespace nereid::app {
@@ -31,6 +32,7 @@ struct EngineOptions {
     Duration decode_gap = 250ms;
     std::int64_t seed = 0;
     std::string script;
+    std::string cache;
     std::string deepinfer;
     std::string deepinfer_name = "deepinfer";
     std::string deepinfer_python = "/usr/bin/python3";
@@ -46,9 +48,9 @@ struct EngineOptions {
 // ~/.cache/nereid)/models/...
 std::string default_model_path();
 
-// Opens the engine; the model loads here (blocks, hundreds of milliseconds). kConfig with file, key
-// and mend.
-Result<std::unique_ptr<engine::Engine>> make_engine(const EngineOptions& options);
+// Opens the engine, to be stepped on `loop`; the model loads here (blocks, hundreds of
+// milliseconds). kConfig with file, key and mend.
+Result<std::unique_ptr<engine::Engine>> make_engine(const EngineOptions& options, io::Loop& loop);
 
 // The text side of the same model (vocabulary and template only). kConfig with file, key and mend.
 Result<text::TextModel> open_text(const EngineOptions& options);

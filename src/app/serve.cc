@@ -74,8 +74,10 @@ Result<int> serve(const cli::Invocation& invocation) {
     ops::Logger& log = process_log.logger();
     ops::Registry metrics;
 
+    EngineOptions engine = options.engine;
+    TRY(const auto cache, CacheNode::start(options.cache, engine, folder.path(), metrics, log));
     io::RealProcessLauncher launcher(frontend.loop());
-    TRY(const auto engines, EngineSet::make({.engine = options.engine,
+    TRY(const auto engines, EngineSet::make({.engine = std::move(engine),
                                              .worker = options.worker,
                                              .routing = options.routing,
                                              .engines = options.engines},
@@ -118,6 +120,7 @@ Result<int> serve(const cli::Invocation& invocation) {
 void ServeOptions::bind(io::ConfigBinder& b) {
     gateway.bind(b);
     engine.bind(b);
+    cache.bind(b);
     worker.bind(b);
     service.bind(b);
     b.knob("service.engines", engines,

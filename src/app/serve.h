@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "app/cache_node.h"
 #include "app/engine_setup.h"
 #include "app/frontend.h"
 #include "app/logging.h"
@@ -20,6 +21,7 @@ namespace nereid::app {
 struct ServeOptions {
     gateway::GatewayOptions gateway;
     EngineOptions engine;
+    CacheNodeOptions cache;
     pools::LocalWorkerOptions worker;
     ServiceOptions service;
     std::int64_t engines = 1;

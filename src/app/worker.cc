@@ -37,7 +37,7 @@ Result<void> run(const WorkerOptions& options) {
     io::RealLoop loop;
     io::RealNetwork network(loop);
     ProcessLog log({}, loop);
-    TRY(const auto engine, make_engine(options.engine));
+    TRY(const auto engine, make_engine(options.engine, loop));
     TRY(auto listener, network.listen({.host = {}, .port = 0, .unix_path = options.socket}));
     engine::EngineHost host(loop, *engine, log.logger());
     const io::SignalWatch watch(loop, {SIGTERM, SIGINT}, [&host](int) { host.stop(); });

@@ -36,6 +36,12 @@ package() {
     for file in deploy/deepinfer/*; do
         install -D -m 644 "$file" "$tree/usr/share/doc/nereid/deepinfer/$(basename "$file")"
     done
+    # The same library and its header where compilers and loaders of other engines look.
+    local multiarch=usr/lib/x86_64-linux-gnu
+    install -D -m 644 include/nereid_kv.h "$tree/usr/include/nereid_kv.h"
+    mkdir -p "$tree/$multiarch"
+    ln -s ../nereid/libnereid_kv.so.1 "$tree/$multiarch/libnereid_kv.so.1"
+    ln -s libnereid_kv.so.1 "$tree/$multiarch/libnereid_kv.so"
     mkdir -p "$tree/usr/bin"
     ln -s ../lib/nereid/nereid "$tree/usr/bin/nereid"
     install -D -m 644 deploy/systemd/nereid.service "$tree/lib/systemd/system/nereid.service"

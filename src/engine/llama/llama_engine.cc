@@ -230,7 +230,9 @@ void LlamaEngine::add(model::AddRequest request, TimePoint now,
     std::size_t room = options_.max_queued;
     for (std::uint32_t i = 0; i < options_.parallel; ++i)
         room += streams_[i].owner == nullptr ? 1 : 0;
-    const std::size_t queued = queue_.size() + compiling_.size();
+    const auto fetching = static_cast<std::size_t>(std::ranges::count_if(
+        sequences_, [](const auto& entry) { return entry.second.phase == Phase::kFetching; }));
+    const std::size_t queued = queue_.size() + compiling_.size() + fetching;
     if (queued >= room)
         return refused({Code::kOverloaded, fmt::format("{} requests are queued", queued)});
     Sequence s;
@@ -267,17 +269,21 @@ void LlamaEngine::add(model::AddRequest request, TimePoint now,
     }
     s.request = std::move(request);
     auto& placed = sequences_.emplace(id, std::move(s)).first->second;
+    start_fetch(placed);
+    if (placed.fetching && placed.phase == Phase::kQueued) placed.phase = Phase::kFetching;
     if (placed.phase == Phase::kQueued) queue_.insert(queue_key(placed));
 }
 
 bool LlamaEngine::compiled() const {
+    if (tier_ != nullptr && tier_->has_fetched()) return true;
     return std::ranges::any_of(compiling_, [this](RequestId id) {
         return sequences_.at(id).grammar->state() != Grammar::State::kCompiling;
     });
 }
 
-// Requests whose grammar is ready are queued, in their order of arrival.
+// Requests whose grammar is ready and whose prefix has come are queued, in their order of arrival.
 void LlamaEngine::admit_compiled() {
+    take_fetched();
     const auto waiting = std::exchange(compiling_, {});
     for (const RequestId id : waiting) {
         Sequence& s = sequences_.at(id);
@@ -286,8 +292,8 @@ void LlamaEngine::admit_compiled() {
                 compiling_.push_back(id);
                 break;
             case Grammar::State::kReady:
-                s.phase = Phase::kQueued;
-                queue_.insert(queue_key(s));
+                s.phase = s.fetching ? Phase::kFetching : Phase::kQueued;
+                if (!s.fetching) queue_.insert(queue_key(s));
                 break;
             case Grammar::State::kFailed:
                 ++counters_.refused_grammars;
@@ -384,6 +390,7 @@ void LlamaEngine::erase(RequestId id) {
     Sequence& s = it->second;
     if (s.phase == Phase::kQueued) queue_.erase(queue_key(s));
     if (s.phase == Phase::kCompiling) std::erase(compiling_, id);
+    if (s.fetching) tier_->cancel(id);
     if (s.phase == Phase::kEmbed && embedding_active_ && embedding_ == id)
         embedding_active_ = false;
     if (s.stream != kNoStream) leave_stream(s);

@@ -25,6 +25,7 @@
 #include "base/prng.h"
 #include "base/result.h"
 #include "engine/engine.h"
+#include "engine/llama/block_tier.h"
 #include "engine/llama/embedder.h"
 #include "engine/llama/grammar.h"
 #include "engine/llama/options.h"
@@ -53,6 +54,8 @@ struct LlamaCounters {
     std::uint64_t masked_tokens = 0;  // sampled under a grammar
     std::uint64_t refused_grammars = 0;
     std::uint64_t expired_leases = 0;
+    std::uint64_t fetches = 0;         // prefixes asked of the tier below
+    std::uint64_t fetched_tokens = 0;  // that came from it
 };
 
 class LlamaEngine final : public Engine {
@@ -69,7 +72,11 @@ class LlamaEngine final : public Engine {
     bool has_work() const override;
     bool has_output() const override { return !outbox_.empty(); }
     TimePoint wake_at() const override;
+    void set_waker(std::function<void()> wake) override;
     Result<model::StepFrame> step(TimePoint now) override;
+
+    // Blocks come from and go to it from now on. Before the first command.
+    void use_tier(std::unique_ptr<BlockTier> tier);
 
     // Requests wait for their grammar: wake_at() is near although has_work() is false.
     bool compiling() const { return !compiling_.empty(); }
@@ -80,6 +87,7 @@ class LlamaEngine final : public Engine {
   private:
     enum class Phase : std::uint8_t {
         kCompiling,  // its grammar is being compiled; not queued yet
+        kFetching,   // its prefix is on its way from the tier; not queued yet
         kQueued,     // no stream
         kPrefill,    // has a stream; prompt tokens to compute in chunks
         kDecode,     // one row per step
@@ -104,6 +112,7 @@ class LlamaEngine final : public Engine {
         TokenCount outputs = 0;  // sampled here
         TokenCount room = 0;     // outputs it may still get
         bool begun = false;
+        bool fetching = false;         // the tier owes an answer
         std::vector<TokenId> written;  // outputs, in order
         Sampler sampler;
         std::shared_ptr<Grammar> grammar;
@@ -185,6 +194,16 @@ class LlamaEngine final : public Engine {
     void drop_import(RequestId id);
     std::string sealed_block(const Sequence& s, std::uint32_t index, TokenCount tokens) const;
 
+    // the tier below (llama_engine_tier.cc)
+    void save_block(std::span<const model::BlockKey> chain, std::uint32_t index,
+                    const BlockBytes& bytes);
+    std::uint32_t wanted_blocks(const Sequence& s) const;
+    bool has_prefix(const Sequence& s, std::uint32_t wanted) const;
+    void start_fetch(Sequence& s);
+    void adopt_fetched(Sequence& s, BlockTier::Fetched& fetched);
+    void end_fetch(Sequence& s);
+    void take_fetched();
+
     void fill_info(const Digest256& model_digest);
 
     LlamaOptions options_;
@@ -203,6 +222,8 @@ class LlamaEngine final : public Engine {
     std::set<QueueKey> queue_;
     std::vector<Stream> streams_;  // the first `parallel` are given to requests
     std::map<RequestId, Import> imports_;
+    std::unique_ptr<BlockTier> tier_;                                 // may be null
+    std::map<RequestId, std::vector<model::BlockKey>> fetched_pins_;  // in the store, until begun
     RequestId embedding_{};  // the request in the embedder, if embedding_active_
     bool embedding_active_ = false;
     bool draining_ = false;

@@ -15,21 +15,31 @@ std::uint32_t PrefixStore::match(std::span<const model::BlockKey> chain) const {
 
 const std::string* PrefixStore::find(const model::BlockKey& key) const {
     const auto it = entries_.find(key);
-    return it == entries_.end() ? nullptr : &it->second.bytes;
+    return it == entries_.end() ? nullptr : it->second.bytes.get();
 }
 
 bool PrefixStore::put(std::span<const model::BlockKey> chain, std::uint32_t index,
                       std::string bytes) {
     CHECK(index < chain.size());
+    if (entries_.contains(chain[index])) return true;
+    const auto shared = std::make_shared<std::string>(std::move(bytes));
+    if (!adopt(chain, index, shared)) return false;
+    if (on_stored_) on_stored_(chain, index, shared);
+    return true;
+}
+
+bool PrefixStore::adopt(std::span<const model::BlockKey> chain, std::uint32_t index,
+                        std::shared_ptr<const std::string> bytes) {
+    CHECK(index < chain.size());
     const auto& key = chain[index];
     if (entries_.contains(key)) return true;
     const model::BlockKey* parent = index == 0 ? nullptr : &chain[index - 1];
-    if ((parent != nullptr && !entries_.contains(*parent)) || !make_room(bytes.size(), parent)) {
+    if ((parent != nullptr && !entries_.contains(*parent)) || !make_room(bytes->size(), parent)) {
         ++stats_.refused;
         return false;
     }
     if (parent != nullptr) ++entries_.at(*parent).children;
-    bytes_ += bytes.size();
+    bytes_ += bytes->size();
     order_.push_front(key);
     entries_.emplace(key, Entry{.bytes = std::move(bytes),
                                 .parent = parent != nullptr ? *parent : model::BlockKey{},
@@ -62,7 +72,7 @@ void PrefixStore::erase(Map::iterator it) {
         const auto parent = entries_.find(e.parent);
         if (parent != entries_.end()) --parent->second.children;
     }
-    bytes_ -= e.bytes.size();
+    bytes_ -= e.bytes->size();
     order_.erase(e.order);
     entries_.erase(it);
 }

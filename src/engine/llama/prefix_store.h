@@ -7,10 +7,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <list>
+#include <memory>
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 #include "base/units.h"
 #include "model/block_key.h"
@@ -37,6 +40,13 @@ class PrefixStore {
     // Stores block `index` of `chain`. False (and nothing is changed) when its parent is absent or
     // room cannot be made; true without a copy when it is here already.
     bool put(std::span<const model::BlockKey> chain, std::uint32_t index, std::string bytes);
+    // The same of bytes that others hold, too; `on_stored` is not called.
+    bool adopt(std::span<const model::BlockKey> chain, std::uint32_t index,
+               std::shared_ptr<const std::string> bytes);
+    // Called by each put that stored something.
+    using OnStored = std::function<void(std::span<const model::BlockKey> chain, std::uint32_t index,
+                                        const std::shared_ptr<const std::string>& bytes)>;
+    void set_on_stored(OnStored on_stored) { on_stored_ = std::move(on_stored); }
     // Marks the blocks of `chain` that are here as just used.
     void touch(std::span<const model::BlockKey> chain);
     // Removes a block and everything that hangs on it, pinned or not.
@@ -55,7 +65,7 @@ class PrefixStore {
 
   private:
     struct Entry {
-        std::string bytes;
+        std::shared_ptr<const std::string> bytes;
         model::BlockKey parent;
         bool root = false;
         std::uint32_t children = 0;
@@ -67,6 +77,7 @@ class PrefixStore {
     void erase(Map::iterator it);
 
     ByteCount capacity_;
+    OnStored on_stored_;
     ByteCount bytes_ = 0;
     Map entries_;
     std::list<model::BlockKey> order_;  // most recently used first

@@ -512,6 +512,8 @@ const char* nereid_kv_error(const nereid_kv* kv) {
     return kv == nullptr ? connect_error().c_str() : kv->error.c_str();
 }
 
+uint64_t nereid_kv_arena_bytes(const nereid_kv* kv) { return kv->arena.bytes().size(); }
+
 int nereid_kv_fd(const nereid_kv* kv) { return kv->epoll.get(); }
 
 int nereid_kv_poll(nereid_kv* kv, nereid_kv_completion* out, size_t max, int timeout_ms) {
@@ -667,6 +669,13 @@ int nereid_kv_submit_stats(nereid_kv* kv, uint8_t what, uint64_t* tag) {
     kv->asked.emplace(mine, nereid_kv::Asked{.op = NEREID_KV_OP_STATS});
     if (tag != nullptr) *tag = mine;
     return NEREID_KV_OK;
+}
+
+int nereid_kv_report(nereid_kv* kv, const nereid_kv_client_counts* n) {
+    if (const int r = kv->usable(); r != NEREID_KV_OK) return r;
+    return kv->send(wire::Report{{n->saved, n->save_dropped, n->save_failed, n->fetched,
+                                  n->fetch_timeouts, n->fetch_failed, n->skipped, n->troubles}},
+                    -1, now_ms() + 10'000);
 }
 
 void* nereid_kv_stage(nereid_kv* kv, uint32_t bytes, uint64_t* offset) {

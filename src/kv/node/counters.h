@@ -60,6 +60,20 @@ struct NodeCounters {
     std::uint64_t refused = 0;  // requests that were answered with an error
 };
 
+// What clients report of themselves (kv-wire, Report).
+enum class ClientCount : std::uint8_t {
+    kSaved,
+    kSaveDropped,    // not offered to the node: queue full, or the node was given up
+    kSaveFailed,     // offered, and not taken
+    kFetched,        // objects that arrived whole
+    kFetchTimeouts,  // computed instead
+    kFetchFailed,    // given by the node, and gone or damaged on arrival
+    kFetchSkipped,   // not asked: the node was given up
+    kTroubles,       // times that it was
+};
+inline constexpr std::size_t kClientCounts = 8;
+using ClientCounts = std::array<std::uint64_t, kClientCounts>;
+
 // What is held now. All but `blocks` and the bytes are zero when no client is left and the queues
 // have drained.
 struct NodeHeld {

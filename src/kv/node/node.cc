@@ -39,6 +39,16 @@ TimePoint Node::next_deadline() const {
 
 // ---------------------------------------------------------------- requests
 
+// A name that nobody had: records under the old one are never looked up again.
+static model::Namespace effective_namespace(const model::Namespace& ns, std::uint64_t clears) {
+    if (clears == 0) return ns;
+    std::string text("nereid-kv-cleared\1");
+    ByteWriter w(text);
+    w.put_bytes(ns.digest);
+    w.put(clears);
+    return {sha256(as_bytes(text))};
+}
+
 void Node::Impl::on(Request& r) {
     // Only OpenNamespace makes a client known: what a dead client still had under way finds
     // nothing.
@@ -83,7 +93,10 @@ void Node::Impl::command(const Request& r, const OpenNamespace& c) {
         return refuse(r, Code::kOverloaded, "too many namespaces");
     } else {
         id = static_cast<NsId>(namespaces.size());
-        namespaces.push_back({c.ns, c.ns, c.geometry, c.tenant, c.ttl, 0});
+        const auto cleared = options.clears.find(c.ns.digest);
+        const std::uint64_t clears = cleared == options.clears.end() ? 0 : cleared->second;
+        namespaces.push_back(
+            {c.ns, effective_namespace(c.ns, clears), c.geometry, c.tenant, c.ttl, clears});
         namespace_ids[c.ns.digest] = id;
     }
     if (!curve) {
@@ -112,15 +125,13 @@ void Node::Impl::command(const Request& r, const Clear& c) {
         if (b.status == Status::kWriting) open.push_back(flights.at(b.key).reservation);
     }
     for (const ReservationId id : open) expire_reservation(id, ObjectStatus::kExpired);
-    // A name that nobody had: records under the old one are never looked up again.
-    std::string text("nereid-kv-cleared\1");
-    ByteWriter w(text);
-    w.put_bytes(ns->ns.digest);
-    w.put(++ns->clears);
-    ns->effective = model::Namespace{sha256(as_bytes(text))};
+    ns->effective = effective_namespace(ns->ns, ++ns->clears);
     ++epoch;
     publish({KvEventType::kCleared, Tier::kNowhere, c.ns, 0, {}});
-    reply(r.client, r.tag, Done{});
+    if (options.ssd)
+        out->push_back(RememberClear{ns->ns, ns->clears, Reply{r.client, r.tag, Done{}}});
+    else
+        reply(r.client, r.tag, Done{});
 }
 
 void Node::Impl::on(const ClientGone& e) {

@@ -26,6 +26,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -130,9 +131,9 @@ struct Subscribe {
     std::uint32_t limit = 1024;
     Duration wait{0};
 };
-// Forgets all objects of the namespace: a new epoch, under which old names are not found (K24).
-// Their records on SSD expire by time, and a restart finds them again: to withdraw a tenant's data
-// for good, its salt is changed.
+// Forgets all objects of the namespace: a new epoch, under which old names are not found (K24),
+// also after a restart: the answer comes when that is durable. Their bytes on SSD go when they
+// expire.
 struct Clear {
     NsId ns = 0;
 };
@@ -280,7 +281,14 @@ struct TouchSsd {
     Location location;
 };
 
-using Action = std::variant<Reply, CopyIn, AppendSsd, ReadSsd, TouchSsd>;
+// Makes a clear durable; then `reply` goes out, or an Error in its place.
+struct RememberClear {
+    model::Namespace ns;
+    std::uint64_t clears = 0;
+    Reply reply;
+};
+
+using Action = std::variant<Reply, CopyIn, AppendSsd, ReadSsd, TouchSsd, RememberClear>;
 
 struct NodeOptions {
     Duration max_lease = std::chrono::seconds(60);
@@ -291,9 +299,10 @@ struct NodeOptions {
     std::uint32_t max_namespaces = 4096;
     std::uint32_t max_client_leases = 65536;
     std::uint32_t max_client_reservations = 65536;
-    ByteCount tenant_quota_bytes = 0;         // of DRAM, per tenant; 0 = all of it
-    ByteCount append_queue_bytes = 64 << 20;  // in flight towards SSD
-    bool ssd = true;                          // there is a tier below
+    ByteCount tenant_quota_bytes = 0;                // of DRAM, per tenant; 0 = all of it
+    ByteCount append_queue_bytes = 64 << 20;         // in flight towards SSD
+    bool ssd = true;                                 // there is a tier below
+    std::map<Digest256, std::uint64_t> clears = {};  // of earlier runs: namespace -> how often
     std::uint32_t event_ring = 65536;
     std::uint64_t sweep_buckets = 65536;  // of the index, per tick
     std::uint64_t epoch = 1;              // of this run; differs from earlier runs'

@@ -90,6 +90,7 @@ struct NodeWorld {
         node->step(std::move(event), now, actions);
         for (Action& a : actions) {
             if (auto* r = std::get_if<Reply>(&a)) replies.push_back(std::move(*r));
+            if (auto* r = std::get_if<RememberClear>(&a)) replies.push_back(std::move(r->reply));
             if (auto* c = std::get_if<CopyIn>(&a)) copies.push_back(*c);
             if (auto* s = std::get_if<AppendSsd>(&a)) appends.push_back(*s);
             if (auto* s = std::get_if<ReadSsd>(&a)) reads.push_back(*s);

@@ -102,6 +102,15 @@ NodeProbe::NodeProbe(ops::Registry& registry)
     for (const Named& n : kNamed) {
         sources_.push_back({n.field, &registry_.counter(n.name, n.help)});
     }
+    auto& clients = registry.counter("nereid_kv_client_objects_total",
+                                     "What clients report: objects saved and fetched, and what "
+                                     "became of the others (node_given_up: times).",
+                                     {"outcome"});
+    constexpr std::array kOutcomes{"saved",         "save_dropped",  "save_failed",
+                                   "fetched",       "fetch_timeout", "fetch_failed",
+                                   "fetch_skipped", "node_given_up"};
+    static_assert(kOutcomes.size() == kClientCounts);
+    for (std::size_t i = 0; i < kClientCounts; ++i) clients_[i] = &clients.with({kOutcomes[i]});
     auto& evictions =
         registry.counter("nereid_kv_evictions_total", "Objects that left DRAM.", {"cause"});
     for (std::size_t i = 0; i < kEvictCauses; ++i) {

@@ -21,6 +21,10 @@ class NodeProbe {
     // `ssd` may be null. Values that count are expected never to fall.
     void publish(const NodeCounters& counters, const NodeHeld& held, const SsdStats* ssd,
                  const std::vector<HitCurve::Point>& curve);
+    // One report of a client.
+    void add(const ClientCounts& counts) {
+        for (std::size_t i = 0; i < kClientCounts; ++i) clients_[i]->add(counts[i]);
+    }
     // Latency of one command inside the node, as the runner measured it.
     void observe_lookup(Duration d) { lookup_seconds_.observe(d); }
 
@@ -32,6 +36,7 @@ class NodeProbe {
     ops::Registry& registry_;
     std::vector<Source> sources_;
     std::array<ops::Counter*, kEvictCauses> evictions_{};
+    std::array<ops::Counter*, kClientCounts> clients_{};
     ops::Histogram& lookup_seconds_;
     ops::Gauge& leases_;
     ops::Gauge& pinned_;

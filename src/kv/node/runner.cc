@@ -83,6 +83,9 @@ void NodeRunner::perform(Action& action) {
     } else if (const auto* read_ssd = std::get_if<ReadSsd>(&action)) {
         ++effects_;
         loop_.spawn(read(*read_ssd));
+    } else if (auto* clear = std::get_if<RememberClear>(&action)) {
+        ++effects_;
+        loop_.spawn(remember(std::move(*clear)));
     } else if (const auto* touch = std::get_if<TouchSsd>(&action)) {
         ssd_->touch(touch->location, loop_.wall_now());
     }
@@ -98,6 +101,13 @@ io::Task<void> NodeRunner::read(ReadSsd r) {
     Result<RecordInfo> done = co_await ssd_->read(r.location, r.key, r.into);
     --effects_;
     post(ReadDone{r.job, std::move(done)});
+}
+
+io::Task<void> NodeRunner::remember(RememberClear r) {
+    const Result<void> done = co_await ssd_->remember_clear(r.ns, r.clears);
+    --effects_;
+    if (!done.ok()) r.reply.answer = done.error();
+    hooks_.reply(std::move(r.reply));
 }
 
 io::Task<void> NodeRunner::load() {

@@ -61,6 +61,7 @@ class NodeRunner final : public SsdListener {
     void on_timer();
     io::Task<void> append(AppendSsd a);
     io::Task<void> read(ReadSsd r);
+    io::Task<void> remember(RememberClear r);
     io::Task<void> load();
     io::Task<void> tick_ssd();
     Now now() const { return {loop_.now(), loop_.wall_now()}; }

@@ -56,6 +56,14 @@ class SlowMemory final : public SsdTier {
         ++ticks;
         co_await loop_.sleep_for(10ms);
     }
+    io::Task<Result<void>> remember_clear(const model::Namespace& ns, std::uint64_t n) override {
+        co_await loop_.sleep_for(1ms);
+        if (clear_fails) co_return err(Code::kIo, "no disk");
+        clears[ns.digest] = n;
+        co_return Result<void>{};
+    }
+    std::map<Digest256, std::uint64_t> clears;
+    bool clear_fails = false;
     io::Task<void> quiesce() override {
         while (flying > 0) co_await loop_.sleep_for(1ms);
     }

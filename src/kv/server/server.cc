@@ -80,10 +80,12 @@ struct CacheServer::Impl : std::enable_shared_from_this<CacheServer::Impl> {
     bool stopping = false;
     std::uint64_t epoch = 0;
     CacheServerCounters counters;
+    ClientCounts reported{};
+    NodeProbe* probe = nullptr;
 };
 
-Task<Result<void>> CacheServer::Impl::start(io::Network& network, io::Disk& disk,
-                                            NodeProbe* probe) {
+Task<Result<void>> CacheServer::Impl::start(io::Network& network, io::Disk& disk, NodeProbe* p) {
+    probe = p;
     CO_TRY(auto region,
            io::MemoryRegion::shared("nereid-kv-arena", options.arena_bytes, options.huge_pages));
     memory = std::move(region);
@@ -100,6 +102,7 @@ Task<Result<void>> CacheServer::Impl::start(io::Network& network, io::Disk& disk
         store = std::move(opened);
     }
     options.node.ssd = store != nullptr;
+    if (store) options.node.clears = store->clears();
     options.node.epoch = epoch;
     node = std::make_unique<Node>(options.node, *arena, *index);
     runner = std::make_unique<NodeRunner>(
@@ -195,6 +198,12 @@ Task<bool> CacheServer::Impl::handle(ClientPtr c, wire::Message message) {
                                             "shrinking, within the bounds"});
             co_return false;
         }
+    } else if (const auto* report = std::get_if<wire::Report>(&message)) {
+        ClientCounts counts{};
+        for (std::size_t i = 0; i < std::min(report->counts.size(), kClientCounts); ++i)
+            counts[i] = report->counts[i];
+        for (std::size_t i = 0; i < kClientCounts; ++i) reported[i] += counts[i];
+        if (probe != nullptr) probe->add(counts);
     } else if (const auto* stats = std::get_if<wire::StatsCall>(&message)) {
         if (stats->what == 2 && store)
             loop.spawn(scrub(shared_from_this(), c, stats->tag));
@@ -388,6 +397,12 @@ std::string CacheServer::Impl::stats_json() const {
         w.end_object();
     }
     w.end_array();
+    w.key("reported_by_clients").begin_object();
+    constexpr std::array<std::string_view, kClientCounts> kReported{
+        "saved",          "save_dropped", "save_failed",   "fetched",
+        "fetch_timeouts", "fetch_failed", "fetch_skipped", "node_given_up"};
+    for (std::size_t i = 0; i < kClientCounts; ++i) count(kReported[i], reported[i]);
+    w.end_object();
     w.key("clients").begin_array();
     for (const auto& [id, c] : clients) {
         w.begin_object();

@@ -292,6 +292,72 @@ TEST_F(KvServer, ComesBackFromSsd_K17) {
     EXPECT_EQ(node.held_at_last(), 0U);
 }
 
+TEST_F(KvServer, AClearHoldsAfterARestart_K24) {
+    const auto saved = [](NodeProcess& node) {
+        for (int i = 0; i < 400; ++i) {
+            const auto left = node.look([](CacheServer& s) {
+                const NodeHeld h = s.runner().node().held();
+                return h.appends + h.append_queue;
+            });
+            if (left == 0) return;
+            poll(nullptr, 0, 5);
+        }
+    };
+    for (int run = 0; run < 3; ++run) {
+        NodeProcess node(options(true));
+        ASSERT_TRUE(node.result.ok()) << node.result.error().message;
+        for (int i = 0; i < 400 && !node.look([](CacheServer& s) { return s.runner().loaded(); });
+             ++i)
+            poll(nullptr, 0, 5);
+        nereid_kv* kv = connect();
+        const auto cleared = open(kv, ns(1));
+        const auto other = open(kv, ns(2));
+        EXPECT_EQ(get(kv, cleared, 3).contiguous, 0U) << run;
+        EXPECT_EQ(get(kv, other, 3).contiguous, run == 0 ? 0U : 3U) << run;
+        for (std::uint32_t i = 0; i < 3; ++i) {
+            put(kv, cleared, i);
+            put(kv, other, i, run == 0 ? NEREID_KV_OBJECT_OK : NEREID_KV_OBJECT_EXISTS);
+        }
+        EXPECT_EQ(get(kv, cleared, 3).contiguous, 3U);
+        saved(node);
+        std::uint64_t tag = 0;
+        nereid_kv_completion c;
+        ASSERT_EQ(nereid_kv_submit_clear(kv, cleared, &tag), 0);
+        ASSERT_EQ(nereid_kv_wait(kv, tag, 5000, &c), 0);
+        EXPECT_EQ(c.status, 0);
+        EXPECT_EQ(get(kv, cleared, 3).contiguous, 0U);
+        nereid_kv_close(kv);
+        EXPECT_EQ(node.held_at_last(), 0U);
+    }
+    // Notes that are damaged may have told of a clear: then nothing is there.
+    std::filesystem::resize_file(root_ + "/ssd/notes", 100);
+    NodeProcess node(options(true));
+    ASSERT_TRUE(node.result.ok()) << node.result.error().message;
+    nereid_kv* kv = connect();
+    EXPECT_EQ(get(kv, open(kv, ns(2)), 3).contiguous, 0U);
+    nereid_kv_close(kv);
+}
+
+TEST_F(KvServer, WhatClientsReportIsCounted) {
+    NodeProcess node(options());
+    nereid_kv* kv = connect();
+    nereid_kv_client_counts counts{};
+    counts.saved = 3;
+    counts.fetch_timeouts = 2;
+    counts.troubles = 1;
+    ASSERT_EQ(nereid_kv_report(kv, &counts), 0);
+    ASSERT_EQ(nereid_kv_report(kv, &counts), 0);
+    std::uint64_t tag = 0;
+    nereid_kv_completion c;
+    ASSERT_EQ(nereid_kv_submit_stats(kv, 0, &tag), 0);
+    ASSERT_EQ(nereid_kv_wait(kv, tag, 5000, &c), 0);
+    const std::string text = c.text;
+    EXPECT_NE(text.find(R"("saved":6)"), std::string::npos) << text;
+    EXPECT_NE(text.find(R"("fetch_timeouts":4)"), std::string::npos) << text;
+    EXPECT_NE(text.find(R"("node_given_up":2)"), std::string::npos) << text;
+    nereid_kv_close(kv);
+}
+
 TEST_F(KvServer, ACapabilityPerNamespace_K43) {
     auto o = options();
     o.secret = "of the node";
@@ -355,7 +421,7 @@ TEST_F(KvServer, CommitsThatCannotBe) {
 
 // Nonsense, greetings of other kinds, and descriptors that are none: dropped, and nobody else
 // notices.
-TEST_F(KvServer, HostileConnections) {
+TEST_F(KvServer, HostileConnections_K41) {
     NodeProcess node(options());
     nereid_kv* good = connect();
     const auto n = open(good, ns(1));
@@ -390,6 +456,50 @@ TEST_F(KvServer, HostileConnections) {
 
 // K28, K29, K30: a client that goes at any point leaves nothing held. (A killed process is a closed
 // socket; tests/e2e/test_kv_cache.py kills real ones.)
+// 1,280 commands under way at once, on few blocks: each is answered once, nothing stays.
+TEST_F(KvServer, ManyAtOnce_K36) {
+    NodeProcess node(options(true));
+    constexpr std::size_t kHandles = 40;
+    constexpr std::size_t kEach = 32;
+    std::vector<nereid_kv*> handles;
+    std::vector<std::uint32_t> names;
+    for (std::size_t h = 0; h < kHandles; ++h) {
+        handles.push_back(connect(0));
+        names.push_back(open(handles.back(), ns(1)));
+    }
+    nereid_kv* writer = connect();
+    const auto name = open(writer, ns(1));
+    for (std::uint32_t i = 0; i < 8; ++i) put(writer, name, i);
+    std::vector<std::vector<std::uint64_t>> tags(kHandles);
+    Prng rng(4);
+    for (std::size_t i = 0; i < kEach; ++i) {
+        for (std::size_t h = 0; h < kHandles; ++h) {
+            std::vector<nereid_kv_object> objects;
+            for (std::uint32_t b = 0; b < 12; ++b) objects.push_back(object(b));
+            std::uint64_t tag = 0;
+            const int r = rng.chance(0.2)
+                              ? nereid_kv_submit_reserve(handles[h], names[h], &objects[8], 4, 5000,
+                                                         0, 0, &tag)
+                              : nereid_kv_submit_get(handles[h], names[h], objects.data(), 12, 5000,
+                                                     50, NEREID_KV_JOIN_WRITES, &tag);
+            ASSERT_EQ(r, 0);
+            tags[h].push_back(tag);
+        }
+    }
+    for (std::size_t h = 0; h < kHandles; ++h) {
+        for (const std::uint64_t tag : tags[h]) {
+            nereid_kv_completion c;
+            ASSERT_EQ(nereid_kv_wait(handles[h], tag, 20'000, &c), 0)
+                << nereid_kv_error(handles[h]);
+            ASSERT_EQ(c.status, 0) << nereid_kv_error(handles[h]);
+            if (c.op == NEREID_KV_OP_GET) EXPECT_GE(c.contiguous, 8U);
+        }
+    }
+    for (nereid_kv* kv : handles) nereid_kv_close(kv);
+    nereid_kv_close(writer);
+    EXPECT_EQ(node.held_at_last(), 0U);
+}
+
 TEST_F(KvServer, AClientThatGoesAtAnyPointLeavesNothing_K28_K29_K30_K31) {
     NodeProcess node(options());
     {

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/hash.h"
+#include "kv/ssd/notes.h"
 #include "kv/ssd/segment.h"
 
 namespace {
@@ -43,6 +44,20 @@ void fuzz_head(std::string bytes) {
     CHECK(again == bytes);
 }
 
+// Any body under a right length and checksum.
+void fuzz_notes(std::string bytes) {
+    if (bytes.size() < 48) return;
+    const std::uint64_t length = bytes.size();
+    std::memcpy(bytes.data() + 24, &length, sizeof length);
+    const std::uint32_t crc = crc32c(as_bytes(std::string_view(bytes).substr(8)));
+    std::memcpy(bytes.data() + 4, &crc, sizeof crc);
+    bytes.resize(round_to_page(bytes.size()), '\0');
+    FolderId folder;
+    std::memcpy(folder.data(), bytes.data() + 32, folder.size());
+    const auto n = decode_notes(bytes, folder);
+    if (n.ok()) CHECK(encode_notes(*n, folder).size() <= bytes.size());
+}
+
 // A body of any length, then the 80 bytes of a trailer.
 void fuzz_footer(const std::string& bytes) {
     if (bytes.size() < 80) return;
@@ -76,7 +91,7 @@ void fuzz_footer(const std::string& bytes) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     if (size == 0) return 0;
     const std::string rest(reinterpret_cast<const char*>(data) + 1, size - 1);
-    switch (data[0] % 4) {
+    switch (data[0] % 5) {
         case 0:
             fuzz_record(rest);
             break;
@@ -85,6 +100,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
             break;
         case 2:
             fuzz_footer(rest);
+            break;
+        case 4:
+            fuzz_notes(rest);
             break;
         default:
             static_cast<void>(decode_superblock(rest));

@@ -78,10 +78,12 @@ io::Task<Result<void>> SegmentStore::Impl::start() {
         CO_TRY_VOID(co_await superblock->sync());
     }
     if (!scan_ids.empty()) next_id = scan_ids.back() + 1;
+    CO_TRY_VOID(co_await read_notes());
     generation = static_cast<std::uint64_t>(loop.wall_now().seconds()) << 32;
     counts.capacity_bytes = options.capacity_bytes;
     budget_at = loop.wall_now();
     last_sync = loop.now();
+    notes_written = loop.now();
     co_return Result<void>{};
 }
 
@@ -196,6 +198,7 @@ void SegmentStore::touch(Location location, WallTime now) {
     const auto s = impl_->segment_at(location);
     if (!s || now.seconds() < static_cast<std::int64_t>(s->final_quarter_s())) return;
     set_bit(s->hits, static_cast<std::uint32_t>(location.value & 0xffff), s->head.capacity / kPage);
+    impl_->hits_changed = true;
 }
 
 io::Task<void> SegmentStore::tick(WallTime now) {
@@ -218,6 +221,7 @@ io::Task<void> SegmentStore::close() {
     const auto open = impl_->open;
     for (const auto& s : open) impl_->close_segment(s);
     co_await quiesce();
+    if (impl_->hits_changed) static_cast<void>(co_await impl_->write_notes());
 }
 
 SsdStats SegmentStore::stats() const {

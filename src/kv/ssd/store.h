@@ -16,6 +16,7 @@
 // segment that is hit in the final quarter of its life, 48 bytes per record while it is open.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -45,6 +46,7 @@ struct StoreOptions {
     Duration forward_lead = 10min;  // so long before its expiry a segment's hit blocks move
     Duration seal_after = 1h;       // an open segment takes records no longer than this
     Duration sync_every = 5s;
+    Duration notes_every = 60s;  // hits are written down so often: a kill loses no more
     Duration retry_after = 10s;  // a failing or full device is tried again
 };
 
@@ -77,6 +79,10 @@ class SegmentStore final : public SsdTier {
     void touch(Location location, WallTime now) override;
     io::Task<void> tick(WallTime now) override;
     io::Task<void> quiesce() override;
+    io::Task<Result<void>> remember_clear(const model::Namespace& ns,
+                                          std::uint64_t clears) override;
+    // Namespaces that were cleared, in this run or before, and how often.
+    const std::map<Digest256, std::uint64_t>& clears() const;
     SsdStats stats() const override;
 
     // Seals all open segments: the next start then reads footers alone. No appends after it.

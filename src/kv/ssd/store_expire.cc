@@ -131,6 +131,8 @@ io::Task<void> SegmentStore::Impl::tick(WallTime now) {
             close_segment(s);
     }
     co_await sync_open();
+    if (hits_changed && loop.now() - notes_written >= options.notes_every)
+        static_cast<void>(co_await write_notes());
     std::vector<SegmentPtr> due;
     const std::int64_t lead = options.forward_lead.count() / 1'000'000'000;
     for (const auto& [slot, s] : segments) {

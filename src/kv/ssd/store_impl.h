@@ -11,6 +11,7 @@
 
 #include "io/aligned_buffer.h"
 #include "io/waiter.h"
+#include "kv/ssd/notes.h"
 #include "kv/ssd/store.h"
 
 namespace nereid::kv::ssd {
@@ -121,6 +122,11 @@ struct SegmentStore::Impl : std::enable_shared_from_this<SegmentStore::Impl> {
     bool admit(const SegmentPtr& s);
     io::Task<Result<std::vector<Listed>>> list(SegmentPtr s);
 
+    // store_notes.cc
+    io::Task<Result<void>> read_notes();
+    io::Task<Result<void>> write_notes();
+    io::Task<Result<void>> replace_notes();
+
     // store_expire.cc
     io::Task<void> drop(SegmentPtr s, GoneCause cause);
     io::Task<void> forward(SegmentPtr s, WallTime now);
@@ -156,6 +162,11 @@ struct SegmentStore::Impl : std::enable_shared_from_this<SegmentStore::Impl> {
     std::size_t scan_at = 0;
     std::deque<std::shared_ptr<Load>> loads;
     std::uint64_t scrub_from = 0;
+
+    Notes notes;                // hits: of segments that a restart has not come to yet
+    bool hits_changed = false;  // since they were written
+    bool writing_notes = false;
+    TimePoint notes_written;
 
     double budget = 0;  // bytes that may be copied forward
     WallTime budget_at;

@@ -14,7 +14,8 @@ namespace nereid::kv::ssd {
 
 namespace {
 
-constexpr std::size_t kTailBytes = 64 << 10;   // read at a restart: trailer and, mostly, the body
+constexpr std::size_t kTailBytes =
+    16 << 10;  // read at a restart: trailer and the body of up to 255 records
 constexpr std::size_t kScanBytes = 256 << 10;  // steps through a segment without footer
 constexpr std::size_t kLoadsInFlight = 16;
 
@@ -273,6 +274,10 @@ bool SegmentStore::Impl::admit(const SegmentPtr& s) {
     s->slot = next_slot++;
     segments.emplace(s->slot, s);
     keep_open(s);
+    if (auto hits = notes.hits.extract(s->head.segment)) {
+        s->hits = std::move(hits.mapped());
+        s->hits.resize((s->head.capacity / kPage + 63) / 64);
+    }
     return s->head.expires_s > loop.wall_now().seconds();
 }
 

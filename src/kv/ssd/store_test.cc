@@ -271,6 +271,35 @@ TEST_F(StoreSim, HitsInTheFinalQuarterAreCopiedForwardHeadFirst) {
     });
 }
 
+// What was hit before a restart, sealed or killed, is still copied forward after it.
+TEST_F(StoreSim, HitsOutliveARestart) {
+    run([&]() -> Task<void> {
+        auto options = small("/kv");
+        options.forward_share = 4;
+        options.seal_after = 10min;
+        co_await open(options);
+        std::map<std::uint64_t, Location> at;
+        for (std::uint64_t k = 0; k < 20; ++k)
+            at[k] = *co_await put(world_.loop, *store_, k, 40'000, 100h, 0);
+        const WallTime begin = now();
+        co_await world_.loop.sleep_for(20min);
+        co_await store_->tick(now());
+        co_await sleep_to({begin.since_epoch + 80h});
+        for (std::uint64_t k = 3; k < 6; ++k) store_->touch(at[k], now());
+        co_await store_->tick(now());  // written down
+        store_->touch(at[6], now());
+        co_await store_->close();  // and this one here
+        store_.reset();
+        co_await open(options);
+        co_await sleep_to({begin.since_epoch + 100h + 50min});
+        co_await store_->tick(now());
+        std::set<ObjectKey> moved;
+        for (const auto& m : listener_.moved) moved.insert(m.key);
+        EXPECT_EQ(moved, (std::set<ObjectKey>{name(3), name(4), name(5), name(6)}));
+        co_await store_->quiesce();
+    });
+}
+
 // Three turns of a TTL under steady puts, a tenth of what is kept is hit late in its life.
 TEST_F(StoreSim, WriteAmplificationOverATurn) {
     run([&]() -> Task<void> {

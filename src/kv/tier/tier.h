@@ -110,6 +110,9 @@ class SsdTier {
     virtual void touch(Location location, WallTime now) = 0;
     // Expires, copies forward, seals: bounded work, to be called every few seconds.
     virtual io::Task<void> tick(WallTime now) = 0;
+    // The namespace has been cleared so often: kept beyond a restart, and durable when this ends.
+    virtual io::Task<Result<void>> remember_clear(const model::Namespace& ns,
+                                                  std::uint64_t clears) = 0;
     // Ends when no operation is in flight any more.
     virtual io::Task<void> quiesce() = 0;
     virtual SsdStats stats() const = 0;

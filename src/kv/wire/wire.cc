@@ -60,6 +60,7 @@ NEREID_MEMBERS(Call, tag, capability, command)
 NEREID_MEMBERS(Answered, tag, answer)
 NEREID_MEMBERS(StatsCall, tag, what)
 NEREID_MEMBERS(Stats, tag, json)
+NEREID_MEMBERS(Report, counts)
 #undef NEREID_MEMBERS
 std::tuple<> members(Done&) { return {}; }
 std::tuple<> members(const Done&) { return {}; }

@@ -12,6 +12,7 @@
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 #include "base/bytes.h"
 #include "base/result.h"
@@ -66,7 +67,14 @@ struct Stats {
     std::string json;
     bool operator==(const Stats&) const = default;
 };
-using Message = std::variant<Hello, Welcome, Refuse, Region, Call, Answered, StatsCall, Stats>;
+// What a client saw that its node cannot see, since its last report: for the node's metrics. In the
+// order of ClientCounts; a node ignores numbers that it has no name for.
+struct Report {
+    std::vector<std::uint64_t> counts;
+    bool operator==(const Report&) const = default;
+};
+using Message =
+    std::variant<Hello, Welcome, Refuse, Region, Call, Answered, StatsCall, Stats, Report>;
 
 // Appends the message. False, and `out` as it was: a payload over kMaxPayload.
 bool encode(const Message& message, std::string& out);
