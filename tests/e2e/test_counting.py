@@ -1,0 +1,94 @@
+"""count_tokens and input_tokens before a server whose tokenizer is its own: `nereid gateway` asks it, as that server offers."""
+
+import contextlib
+import http.server
+import json
+import threading
+
+import pytest
+
+from conftest import Server
+
+MESSAGES = {"model": "scripted", "messages": [{"role": "user", "content": "Hi there"}], "system": "Be brief.",
+            "tools": [{"name": "get_weather", "input_schema": {"type": "object", "properties": {"town": {"type": "string"}}}}]}
+
+
+@contextlib.contextmanager
+def gateway(url):
+    front = Server(["gateway", "--port", "0", "--backend", url, "--model-name", "scripted"])
+    try:
+        yield front
+    finally:
+        front.stop()
+        front.dir.cleanup()
+
+
+@contextlib.contextmanager
+def upstream(answers):
+    """A server that answers by path with (status, object); `asked` holds (path, body)."""
+    asked = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            asked.append((self.path, body))
+            status, answer = answers(self.path, body)
+            raw = json.dumps(answer).encode()
+            self.send_response(status)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(raw)))
+            self.end_headers()
+            self.wfile.write(raw)
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", asked
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def count(server):
+    return server.request("POST", "/v1/messages/count_tokens", MESSAGES)
+
+
+def test_counts_before_our_own_server_are_its_own(scripted):
+    with gateway(scripted.url) as front:
+        wanted = json.loads(count(scripted)[2])["input_tokens"]
+        assert json.loads(count(front)[2])["input_tokens"] == wanted > 0
+        oai = front.client()
+        asked = oai.responses.input_tokens.count(model="scripted", input="Hi there").input_tokens
+        assert asked == scripted.client().responses.input_tokens.count(model="scripted", input="Hi there").input_tokens
+        billed = front.request("POST", "/v1/messages", {**MESSAGES, "max_tokens": 5})
+        assert json.loads(billed[2])["usage"]["input_tokens"] == wanted
+
+
+def test_vllm_is_asked_with_the_whole_chat():
+    with upstream(lambda path, body: (200, {"count": 42, "max_model_len": 99, "tokens": [1] * 42})) as (url, asked), gateway(url) as front:
+        assert json.loads(count(front)[2]) == {"input_tokens": 42}
+        (path, body), = asked
+        assert path == "/tokenize" and body["add_generation_prompt"] is True
+        assert [m["role"] for m in body["messages"]] == ["system", "user"] and body["tools"][0]["function"]["name"] == "get_weather"
+
+
+def test_llama_server_renders_and_then_tokenises():
+    def answers(path, body):
+        if path == "/apply-template":
+            return 200, {"prompt": "<s>" + body["messages"][-1]["content"]}
+        return 200, {"tokens": list(range(len(body.get("content", ""))))}
+    with upstream(answers) as (url, asked), gateway(url) as front:
+        assert json.loads(count(front)[2]) == {"input_tokens": len("<s>Hi there")}
+        assert [path for path, _ in asked] == ["/tokenize", "/apply-template", "/tokenize"]
+        assert asked[2][1] == {"content": "<s>Hi there", "add_special": True, "parse_special": True}
+
+
+@pytest.mark.parametrize("status", [400, 404, 405, 422])
+def test_a_server_that_cannot_is_named(status):    # SGLang's /tokenize takes texts only
+    with upstream(lambda path, body: (status, {"error": "no"})) as (url, _), gateway(url) as front:
+        got, _, raw = count(front)
+        error = json.loads(raw)["error"]
+        assert got == 400 and str(status) in error["message"] and "/tokenize" in error["message"], raw

@@ -1,0 +1,115 @@
+"""Images from the client to the engine: data: URLs, URLs, base64; in messages and in tools' results. The scripted engine says what
+reached it: sizes and digests."""
+
+import contextlib
+import hashlib
+import http.server
+import json
+import threading
+
+import pytest
+
+from conftest import red_png
+
+PNG = red_png()
+SEEN = f"{len(PNG)} bytes {hashlib.sha256(PNG).hexdigest()[:8]}"
+CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
+
+
+@contextlib.contextmanager
+def web(bytes_, media_type="image/png", status=200):
+    """A web server with one image; yields its URL and the list of paths asked for."""
+    asked = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            self.send_response(status)
+            self.send_header("content-type", media_type)
+            self.send_header("content-length", str(len(bytes_)))
+            self.end_headers()
+            self.wfile.write(bytes_)
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/red.png", asked
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def body(path, *urls):
+    """A question with images in the dialect of `path`."""
+    def source(url):
+        if url.startswith("data:"):
+            return {"type": "base64", "media_type": url[5:url.index(";")], "data": url[url.index(",") + 1:]}
+        return {"type": "url", "url": url}
+    text = "what-do-you-see"
+    if path == CHAT:
+        content = [{"type": "text", "text": text}, *({"type": "image_url", "image_url": {"url": u}} for u in urls)]
+    elif path == MESSAGES:
+        content = [{"type": "text", "text": text}, *({"type": "image", "source": source(u)} for u in urls)]
+    else:
+        return {"model": "scripted", "input": [{"role": "user", "content": [
+            {"type": "input_text", "text": text}, *({"type": "input_image", "image_url": u} for u in urls)]}]}
+    return {"model": "scripted", "max_tokens": 200, "messages": [{"role": "user", "content": content}]}
+
+
+def text_of(path, raw):
+    answer = json.loads(raw)
+    if path == CHAT:
+        return answer["choices"][0]["message"]["content"]
+    return (answer["content"][0] if path == MESSAGES else answer["output"][0]["content"][0])["text"]
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES])
+def test_data_and_url_reach_the_engine(seeing, path):
+    data = "data:image/png;base64," + red_png(base64=True)
+    with web(PNG) as (url, asked):
+        status, _, raw = seeing.request("POST", path, body(path, data, url))
+        assert status == 200, raw
+        assert text_of(path, raw) == f"I see {SEEN}, {SEEN}" and asked == ["/red.png"]
+
+
+def test_image_in_a_tools_result(seeing):    # A82
+    image = {"type": "input_image", "image_url": "data:image/png;base64," + red_png(base64=True)}
+    status, _, raw = seeing.request("POST", RESPONSES, {"model": "scripted", "input": [
+        {"role": "user", "content": "what-do-you-see"},
+        {"type": "function_call", "call_id": "c", "name": "look", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "here"}, image]}]})
+    assert status == 200, raw
+    assert text_of(RESPONSES, raw) == f"I see {SEEN}"
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES])
+def test_A95_what_is_no_image_is_refused(seeing, path):
+    status, _, raw = seeing.request("POST", path, body(path, "data:image/webp;base64,QUJD"))
+    assert status == 400 and "unsupported image media type" in json.loads(raw)["error"]["message"], raw
+
+
+def test_a_url_that_fails_is_the_callers(seeing):
+    with web(b"gone", "text/plain", 404) as (url, _):
+        status, _, raw = seeing.request("POST", CHAT, body(CHAT, url))
+        assert status == 400 and "404" in json.loads(raw)["error"]["message"], raw
+    with web(b"<html>", "text/html") as (url, _):
+        status, _, raw = seeing.request("POST", CHAT, body(CHAT, url))
+        assert status == 400 and "no image" in json.loads(raw)["error"]["message"], raw
+
+
+def test_a_private_address_is_not_asked(serve, tmp_path):
+    script = tmp_path / "script.toml"
+    script.write_text("images = true\n")
+    careful = serve("--engine", "scripted", "--script", str(script))
+    with web(PNG) as (url, asked):
+        status, _, raw = careful.request("POST", CHAT, body(CHAT, url))
+        assert status == 400 and "could not be fetched" in json.loads(raw)["error"]["message"], raw
+        assert asked == []
+
+
+def test_models_say_that_they_see(seeing, scripted):
+    sees = [json.loads(s.request("GET", "/v1/models/scripted")[2])["capabilities"]["images"] for s in (seeing, scripted)]
+    assert sees == [True, False]
