@@ -45,6 +45,7 @@ Result<std::unique_ptr<StateHolder>> StateHolder::open(const std::string& where)
     TRY(const Digest256 name, random_secret());
     holder->state_.process_id = to_hex(std::span(name).first(8));
     holder->state_.shared = postgres;
+    holder->state_.helper = &holder->helper_.loop(0);
     holder->state_.records =
         std::make_shared<store::Records>(std::move(database), holder->thread_.loop(0));
     return holder;

@@ -23,8 +23,9 @@ class StateHolder {
     io::Task<void> keep_clean(io::Loop& loop, ops::Logger& log);
 
   private:
-    StateHolder() : thread_(1) {}
+    StateHolder() : thread_(1), helper_(1) {}
     io::LoopThreads thread_;
+    io::LoopThreads helper_;  // for the gateway's long computations
     gateway::State state_;
 };
 

@@ -1,24 +1,36 @@
 #include "gateway/batch_run.h"
 
 #include <algorithm>
+#include <charconv>
 #include <set>
 #include <utility>
 
+#include <fmt/format.h>
+
+#include "gateway/stored_response.h"
 #include "io/root_task.h"
 
 namespace nereid::gateway {
 namespace {
 
 constexpr std::size_t kLanes = 4;
+constexpr char kLineKind[] = "batch_line";
+constexpr std::uint32_t kLinesPerRead = 1000;
+
+store::Key line_key(const Exchange& x, const std::string& batch, std::size_t index) {
+    return response_key(x, kLineKind, fmt::format("{}/{}", batch, index));
+}
 
 struct Run {
-    Run(Exchange& exchange, ShardTools t, std::vector<BatchLine> l)
-        : x(exchange), tools(t), lines(std::move(l)), results(lines.size()), done(x.loop()) {}
+    Run(Exchange& exchange, ShardTools t, std::vector<BatchLine> l, std::vector<BatchResult> r)
+        : x(exchange), tools(t), lines(std::move(l)), results(std::move(r)), done(x.loop()) {
+        results.resize(lines.size());
+    }
     Exchange& x;
     ShardTools tools;
     std::vector<BatchLine> lines;
     std::vector<BatchResult> results;
-    std::function<void(const BatchResult&)> on_result;
+    OnLine on_result;
     std::set<std::shared_ptr<Job>> active;
     std::size_t next = 0;
     std::size_t lanes = 0;
@@ -56,6 +68,7 @@ io::Task<BatchResult> run_once(Run& run, const BatchLine& line) {
 io::Task<void> lane(std::shared_ptr<Run> run) {
     while (run->next < run->lines.size() && !run->x.reply().disconnected()) {
         const std::size_t i = run->next++;
+        if (run->results[i].status != 0) continue;
         BatchResult result = co_await run_once(*run, run->lines[i]);
         while (turned_away(result.status) && !run->x.core().admission.draining() &&
                !run->x.reply().disconnected()) {
@@ -63,17 +76,57 @@ io::Task<void> lane(std::shared_ptr<Run> run) {
             result = co_await run_once(*run, run->lines[i]);
         }
         run->results[i] = std::move(result);
-        if (run->on_result) run->on_result(run->results[i]);
+        if (run->on_result) run->on_result(i, run->results[i]);
     }
     if (--run->lanes == 0) run->done.notify();
 }
 
 }  // namespace
 
+store::Record line_record(const Exchange& x, const std::string& batch, std::size_t index,
+                          const BatchResult& result) {
+    store::Record r{.key = line_key(x, batch, index), .parent = batch};
+    r.expires = expiry(x);
+    JsonWriter w(r.body);
+    w.begin_object().member("status", result.status).member("request_id", result.request_id);
+    w.member("body", result.body).end_object();
+    return r;
+}
+
+io::Task<std::vector<BatchResult>> kept_lines(Exchange& x, std::string batch, std::size_t count) {
+    std::vector<BatchResult> out(count);
+    store::ListQuery query{.kind = kLineKind, .tenant = x.record.key, .parent = batch, .after = {}};
+    query.limit = kLinesPerRead;
+    for (;;) {
+        const auto page = co_await x.core().records->list(x.loop(), query);
+        if (!page.ok()) co_return out;
+        for (const store::Record& r : *page) {
+            std::size_t index = count;
+            const std::string_view number = std::string_view(r.key.id).substr(batch.size() + 1);
+            std::from_chars(number.data(), number.data() + number.size(), index);
+            const auto body = Json::parse(r.body);
+            if (index >= count || !body.ok()) continue;
+            out[index] = {.status = static_cast<int>(body->find("status")->as_int().value_or(0)),
+                          .request_id = body->find("request_id")->as_string(),
+                          .body = body->find("body")->as_string()};
+        }
+        if (page->size() < kLinesPerRead) co_return out;
+        query.after = page->back().key.id;
+    }
+}
+
+void forget_lines(const Exchange& x, const std::string& batch, std::size_t count,
+                  std::vector<store::Change>& changes) {
+    for (std::size_t i = 0; i < count; ++i) {
+        changes.push_back(
+            {.op = store::Change::Op::kRemove, .record = {.key = line_key(x, batch, i)}});
+    }
+}
+
 io::Task<std::vector<BatchResult>> run_batch(Exchange& x, ShardTools tools,
                                              std::vector<BatchLine> lines,
-                                             std::function<void(const BatchResult&)> on_result) {
-    const auto run = std::make_shared<Run>(x, tools, std::move(lines));
+                                             std::vector<BatchResult> done, OnLine on_result) {
+    const auto run = std::make_shared<Run>(x, tools, std::move(lines), std::move(done));
     run->on_result = std::move(on_result);
     run->lanes = std::min(kLanes, run->lines.size());
     if (run->lanes == 0) co_return std::move(run->results);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "gateway/generate.h"
+#include "store/records.h"
 
 namespace nereid::gateway {
 
@@ -20,17 +21,29 @@ struct BatchLine {
     std::string path;
     std::string body;
 };
+struct BatchResult;
+using OnLine = std::function<void(std::size_t index, const BatchResult& result)>;
 struct BatchResult {
     int status = 0;  // 0 = not run: the batch was cancelled
     std::string request_id;
     std::string body;
 };
 
-// Runs all lines; `on_result` is called for each as it ends. `x` is the batch's own exchange. When
-// its client "goes away" (a job that is cancelled) no further line begins and those that run are
-// cut. The results are in the order of the lines.
+// Results of single lines are kept as they come, so that a batch whose process dies goes on where
+// it was.
+store::Record line_record(const Exchange& x, const std::string& batch, std::size_t index,
+                          const BatchResult& result);
+// What has been kept of a batch of `count` lines; status 0 = not yet.
+io::Task<std::vector<BatchResult>> kept_lines(Exchange& x, std::string batch, std::size_t count);
+// Changes that remove them.
+void forget_lines(const Exchange& x, const std::string& batch, std::size_t count,
+                  std::vector<store::Change>& changes);
+
+// Runs all lines but those that `done` has; `on_result` is called for each as it ends. `x` is the
+// batch's own exchange. When its client "goes away" (a job that is cancelled) no further line
+// begins and those that run are cut. The results are in the order of the lines.
 io::Task<std::vector<BatchResult>> run_batch(Exchange& x, ShardTools tools,
                                              std::vector<BatchLine> lines,
-                                             std::function<void(const BatchResult&)> on_result);
+                                             std::vector<BatchResult> done, OnLine on_result);
 
 }  // namespace nereid::gateway

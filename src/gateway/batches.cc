@@ -9,6 +9,7 @@
 #include "gateway/batch_run.h"
 #include "gateway/files.h"
 #include "gateway/json_list.h"
+#include "gateway/pending.h"
 #include "gateway/stored_response.h"
 
 namespace nereid::gateway {
@@ -49,8 +50,9 @@ io::Task<Result<Json>> load(Exchange& x, std::string id) {
     }
     auto batch = Json::parse(record->body);
     if (!batch.ok()) co_return Error{Code::kCorrupt, "the stored batch cannot be read"};
-    const bool ours = x.core().jobs.find(job_name(x, id)) != nullptr || x.core().records_shared;
-    if (!is_over(status_of(*batch)) && !ours) {
+    const bool runs = is_over(status_of(*batch)) ||
+                      x.core().jobs.find(job_name(x, id)) != nullptr || co_await is_pending(x, id);
+    if (!runs) {
         batch->set("status", "failed");
         batch->set("failed_at", x.clock().wall_now().seconds());
     }
@@ -180,21 +182,35 @@ class BatchWork {
         mark(x, "in_progress", "in_progress_at");
         (void)co_await keep(x, batch_);
         const std::vector<BatchLine> lines = read.lines;
-        const auto results =
-            co_await run_batch(x, tools_, std::move(read.lines), [&](const BatchResult& r) {
+        std::vector<BatchResult> done = co_await kept_lines(x, id(), total_);
+        for (const BatchResult& r : done) count(r);
+        const auto results = co_await run_batch(
+            x, tools_, std::move(read.lines), std::move(done),
+            [&](std::size_t index, const BatchResult& r) {
                 if (r.status == 0) return;  // cut by a cancellation
-                ++(r.status >= 200 && r.status < 300 ? completed_ : failed_);
+                count(r);
                 // Seen by those who ask; a batch is not slowed down for it.
                 batch_.set("request_counts", counts());
-                tools_.jobs.spawn(note(x.core().records, x.loop(), progress(x)));
+                std::vector<store::Change> changes(2);
+                changes[0].record = progress(x);
+                changes[1].record = line_record(x, id(), index, r);
+                tools_.jobs.spawn(note(x.core().records, x.loop(), std::move(changes)));
             });
         co_await finish(x, lines, results);
+    }
+    // Ends it without running.
+    io::Task<void> give_up(Exchange& x) {
+        co_await fail(x, {Code::kInternal, "The server died while the batch ran."});
     }
 
   private:
     static io::Task<void> note(std::shared_ptr<store::Records> records, io::Loop& loop,
-                               store::Record record) {
-        (void)co_await records->put(loop, std::move(record));
+                               std::vector<store::Change> changes) {
+        (void)co_await records->write(loop, std::move(changes));
+    }
+    std::string id() const { return batch_.find("id")->as_string(); }
+    void count(const BatchResult& r) {
+        if (r.status != 0) ++(r.status >= 200 && r.status < 300 ? completed_ : failed_);
     }
     store::Record progress(const Exchange& x) const {
         store::Record r{.key = response_key(x, kBatchKind, batch_.find("id")->as_string()),
@@ -215,7 +231,11 @@ class BatchWork {
     }
     io::Task<void> end(Exchange& x, std::string_view status, std::string_view at) {
         mark(x, status, at);
-        (void)co_await keep(x, batch_);
+        std::vector<store::Change> changes(1);
+        changes[0].record = progress(x);
+        forget_pending(x, id(), changes);
+        forget_lines(x, id(), total_, changes);
+        (void)co_await x.core().records->write(x.loop(), std::move(changes));
         co_await x.send_json(200, batch_.dump());
     }
     io::Task<void> fail(Exchange& x, Error error) {
@@ -274,7 +294,12 @@ io::Task<void> create(Exchange& x, ShardTools tools) {
         file.error().param = "input_file_id";
         co_return co_await x.fail(std::move(file.error()));
     }
-    auto kept = co_await keep(x, accepted->batch);
+    std::vector<store::Change> changes(1);
+    changes[0].record = {.key = response_key(x, kBatchKind, id),
+                         .body = accepted->batch.dump(),
+                         .expires = expiry(x)};
+    note_pending(x, {.kind = PendingKind::kBatch, .id = id}, changes);
+    auto kept = co_await x.core().records->write(x.loop(), std::move(changes));
     if (!kept.ok()) co_return co_await x.fail(std::move(kept.error()));
     std::string answer = accepted->batch.dump();
     const auto work = std::make_shared<BatchWork>(tools, std::move(accepted->batch), accepted->file,
@@ -301,6 +326,18 @@ io::Task<void> list(Exchange& x) {
 }
 
 }  // namespace
+
+io::Task<void> resume_batch(Exchange& x, ShardTools tools, Pending pending) {
+    auto record = co_await x.core().records->get(x.loop(), response_key(x, kBatchKind, pending.id));
+    if (!record.ok()) co_return;
+    auto batch = Json::parse(record->body);
+    if (!batch.ok()) co_return;
+    const std::string file = string_of(*batch, "input_file_id").value_or("");
+    const std::string endpoint = string_of(*batch, "endpoint").value_or("");
+    BatchWork work(tools, *std::move(batch), file, endpoint);
+    if (pending.give_up) co_return co_await work.give_up(x);
+    co_await work.run(x);
+}
 
 io::Task<void> serve_batches(Exchange& x, ShardTools tools) {
     return x.http().method == "POST" ? create(x, tools) : list(x);

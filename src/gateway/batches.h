@@ -1,6 +1,5 @@
 // /v1/batches (OpenAI's) and /v1/messages/batches (Anthropic's): requests that may wait, run by
-// batch_run.h in the background. A batch whose process dies has failed; what it had answered is
-// lost, since results become a file at its end.
+// batch_run.h in the background. A batch whose process dies goes on in the next (pending.h).
 #pragma once
 
 #include <string>

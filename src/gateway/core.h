@@ -33,7 +33,8 @@ struct Core {
           records(std::move(kept.records)),
           records_shared(kept.shared),
           process_id(std::move(kept.process_id)),
-          aead(kept.secret) {}
+          aead(kept.secret),
+          helper(kept.helper) {}
     Admission admission;
     Probe probe;
     ops::Logger& log;
@@ -43,6 +44,7 @@ struct Core {
     bool records_shared;                      // with other gateways
     std::string process_id;                   // tells our records from those of others
     Aead aead;                                // seals reasoning that clients keep
+    io::Loop* helper;                         // for long computations; may be null
     JobTable jobs;                            // background responses and repeatable requests
     std::unique_ptr<io::TlsServer> tls;       // null = plain
 };

@@ -149,6 +149,7 @@ class GatewayImpl final : public Gateway {
         if (tls) listener = core_.tls->wrap(*contexts_[i].loop, std::move(listener));
         out = std::make_unique<GatewayShard>(core_, contexts_[i], i, std::move(settings), models_);
         out->serve(std::move(listener), tls);
+        if (i == 0) out->resume();
         return bound;
     }
 

@@ -99,6 +99,9 @@ struct State {
     bool shared = false;                      // other gateways use the same records
     std::string process_id;                   // differs between processes and starts
     Digest256 secret{};                       // seals what clients keep for us; random
+    // Long prompts are rendered and tokenised there, that streams do not wait for it. It must be
+    // gone before the shards' loops are. Null: on the shard's own loop.
+    io::Loop* helper = nullptr;
 };
 
 Result<std::unique_ptr<Gateway>> make_gateway(std::vector<ShardContext> shards,

@@ -11,6 +11,7 @@
 #include "gateway/subtask.h"
 #include "gateway/token_plan.h"
 #include "gateway/token_request.h"
+#include "store/offload.h"
 
 namespace nereid::gateway {
 namespace {
@@ -51,6 +52,7 @@ class ChatForm final : public Form {
         meta_.logprobs = r.logprobs;
         meta_.endpoint = r.endpoint;
         meta_.encoding_format = r.encoding_format;
+        meta_.service_tier = chat::names_service_tier(r);
     }
     std::unique_ptr<dialect::Encoder> encoder(RunFacts facts) override {
         return std::make_unique<chat::StreamEncoder>(with(std::move(facts)));
@@ -74,6 +76,59 @@ std::string fingerprint(const model::EngineInfo& info) {
     return "fp_" + to_hex(std::span(info.model_digest).first(5));
 }
 
+// Of prompt: some 4,000 tokens, which take 10 ms to render and tokenise.
+constexpr std::size_t kLongPrompt = 16u << 10;
+
+bool is_long(const model::Request& request) {
+    std::size_t bytes = 0;
+    for (const model::Message& m : request.messages) {
+        bytes += m.reasoning.size();
+        for (const model::ToolCall& call : m.tool_calls) bytes += call.arguments.size();
+        for (const model::Part& part : m.parts) {
+            if (const auto* text = std::get_if<model::TextPart>(&part)) bytes += text->text.size();
+        }
+        if (bytes >= kLongPrompt) return true;
+    }
+    for (const auto& prompt : request.prompts) {
+        if (const auto* text = std::get_if<std::string>(&prompt)) bytes += text->size();
+    }
+    return bytes >= kLongPrompt;
+}
+
+// What planning reads, owned: it may go on when the request is gone.
+struct Planning {
+    model::Request request;
+    model::EngineInfo info;
+    text::TextModel text;
+    model::Namespace kv_namespace = {};
+};
+
+// A long prompt is planned beside the loop. `request` comes back as plan_tokens leaves it.
+io::Task<Result<TokenPlan>> plan_request(Exchange& x, ShardTools tools, ShardModel& m,
+                                         const model::EngineInfo& info, model::Request& request) {
+    const model::Namespace ns = m.kv_namespace(x.record.key, info);
+    const auto plan = [limit = m.entry->context_tokens, seed = tools.prng.next() >> 1,
+                       family = m.family](model::Request& r, const text::TextModel& text,
+                                          const model::EngineInfo& engine,
+                                          const model::Namespace& name) {
+        return plan_tokens(r, {.text = text,
+                               .info = engine,
+                               .context_limit = limit,
+                               .kv_namespace = name,
+                               .seed = seed,
+                               .family = family});
+    };
+    if (x.core().helper == nullptr || !is_long(request))
+        co_return plan(request, m.entry->text, info, ns);
+    const auto job =
+        std::make_shared<Planning>(Planning{std::move(request), info, m.entry->text, ns});
+    auto planned = co_await store::offload(*x.core().helper, x.loop(), [job, plan] {
+        return plan(job->request, job->text, job->info, job->kv_namespace);
+    });
+    request = std::move(job->request);
+    co_return planned;
+}
+
 io::Task<void> run_tokens(Exchange& x, ShardTools tools, ShardModel& m, model::Request request,
                           Form& form) {
     const auto info = m.engine();
@@ -86,19 +141,14 @@ io::Task<void> run_tokens(Exchange& x, ShardTools tools, ShardModel& m, model::R
         if (!fetched.ok()) co_return co_await x.fail(std::move(fetched.error()));
     }
     const TimePoint begin = x.loop().now();
-    const model::Namespace ns = m.kv_namespace(x.record.key, **info);
-    auto plan = plan_tokens(request, {.text = m.entry->text,
-                                      .info = **info,
-                                      .context_limit = m.entry->context_tokens,
-                                      .kv_namespace = ns,
-                                      .seed = tools.prng.next() >> 1,
-                                      .family = m.family});
+    const std::string system_fingerprint = fingerprint(**info);
+    auto plan = co_await plan_request(x, tools, m, **info, request);
     x.record.render = x.loop().now() - begin;
     if (!plan.ok()) {
         co_await x.fail(std::move(plan.error()));
         co_return;
     }
-    RunFacts facts{.system_fingerprint = fingerprint(**info),
+    RunFacts facts{.system_fingerprint = system_fingerprint,
                    .choices = plan->n,
                    .echo = std::move(plan->echo),
                    .prompt_tokens = plan->prompt_tokens.empty() ? 0 : plan->prompt_tokens[0]};
@@ -155,12 +205,18 @@ io::Task<void> refuse(Exchange& x, Error error) {
     return x.fail(std::move(error));
 }
 
-Result<TokenCount> count_prompt(ShardModel& m, const model::Request& request) {
-    if (!m.worker)
-        return err(Code::kUnsupported, "This model's tokenizer is at its own server, not here.",
-                   "model");
-    TRY(const model::EngineInfo* info, m.engine());
-    return plan_count(request, m.entry->text, *info);
+io::Task<Result<TokenCount>> count_prompt(Exchange& x, ShardModel& m, model::Request request) {
+    if (!m.worker) {
+        request.model = m.entry->id;
+        co_return co_await m.backend->count(request);
+    }
+    CO_TRY(const model::EngineInfo* info, m.engine());
+    if (x.core().helper == nullptr || !is_long(request))
+        co_return plan_count(std::move(request), m.entry->text, *info);
+    const auto job = std::make_shared<Planning>(Planning{std::move(request), *info, m.entry->text});
+    co_return co_await store::offload(*x.core().helper, x.loop(), [job] {
+        return plan_count(std::move(job->request), job->text, job->info);
+    });
 }
 
 io::Task<void> generate(Exchange& x, ShardTools tools) {

@@ -42,9 +42,9 @@ Result<Json> parse_body(Exchange& x);
 // Answers a request that could not be read.
 io::Task<void> refuse(Exchange& x, Error error);
 
-// Tokens of the prompt as the engine would bill them. kUnsupported for a model whose tokenizer is
-// elsewhere; otherwise as plan_tokens, but for the context, which a count may exceed.
-Result<TokenCount> count_prompt(ShardModel& model, const model::Request& request);
+// Tokens of the prompt as the engine would bill them: as plan_tokens, but for the context, which a
+// count may exceed. A text engine's server is asked; kUnsupported where it has no way to tell.
+io::Task<Result<TokenCount>> count_prompt(Exchange& x, ShardModel& model, model::Request request);
 
 // 24 hex digits; "<prefix>-" and these.
 std::string hex_id(Prng& prng);

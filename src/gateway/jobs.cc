@@ -106,13 +106,20 @@ Jobs::~Jobs() {
 
 std::shared_ptr<Job> Jobs::start(const Exchange& parent, Route route, io::HttpRequest request,
                                  std::string id, Work work, std::function<void()> then) {
+    return start(parent.shared_settings(), parent.key(), route, std::move(request), std::move(id),
+                 std::move(work), std::move(then));
+}
+
+std::shared_ptr<Job> Jobs::start(std::shared_ptr<const Settings> settings, const ApiKey* key,
+                                 Route route, io::HttpRequest request, std::string id, Work work,
+                                 std::function<void()> then) {
     auto recording = std::make_shared<Recording>();
     auto reply = std::make_shared<RecordingReply>(loop_, recording);
     auto job = std::make_shared<Job>(loop_, std::move(recording));
     job->reply_ = reply;
     request.received = loop_.now();
-    spawn(run(parent.shared_settings(), parent.key(), route, std::move(request), std::move(id),
-              std::move(reply), std::move(work), std::move(then)));
+    spawn(run(std::move(settings), key, route, std::move(request), std::move(id), std::move(reply),
+              std::move(work), std::move(then)));
     return job;
 }
 

@@ -30,6 +30,10 @@ class Jobs {
     // what work sees as x.http(). `then` runs after the response is complete and the exchange gone.
     std::shared_ptr<Job> start(const Exchange& parent, Route route, io::HttpRequest request,
                                std::string id, Work work, std::function<void()> then = {});
+    // The same without a parent: `key` is one of the settings', or null.
+    std::shared_ptr<Job> start(std::shared_ptr<const Settings> settings, const ApiKey* key,
+                               Route route, io::HttpRequest request, std::string id, Work work,
+                               std::function<void()> then = {});
     // A task beside the connections, which ends with the shard.
     void spawn(io::Task<void> task);
 

@@ -9,6 +9,7 @@
 #include "gateway/batch_run.h"
 #include "gateway/batches.h"
 #include "gateway/json_list.h"
+#include "gateway/pending.h"
 #include "gateway/stored_response.h"
 
 namespace nereid::gateway {
@@ -96,7 +97,7 @@ io::Task<Result<Json>> load(Exchange& x, std::string id) {
     auto batch = Json::parse(record->body);
     if (!batch.ok()) co_return Error{Code::kCorrupt, "the stored batch cannot be read"};
     if (!ended(*batch) && x.core().jobs.find(job_name(x, id)) == nullptr &&
-        !x.core().records_shared) {
+        !co_await is_pending(x, id)) {
         batch->set("processing_status", "ended");  // its process has gone
         batch->set("ended_at", dialect::rfc3339(x.clock().wall_now().seconds()));
     }
@@ -123,22 +124,46 @@ std::string results_of(const std::vector<BatchLine>& lines, const std::vector<Ba
 }
 
 // Runs the batch inside its job; `batch` is its object.
-io::Task<void> run(Exchange& x, ShardTools tools, std::shared_ptr<Accepted> accepted) {
+io::Task<void> note(std::shared_ptr<store::Records> records, io::Loop& loop,
+                    std::vector<store::Change> changes) {
+    (void)co_await records->write(loop, std::move(changes));
+}
+io::Task<void> run(Exchange& x, ShardTools tools, std::shared_ptr<Accepted> accepted,
+                   bool give_up) {
     Json& batch = accepted->batch;
     const std::size_t total = accepted->lines.size();
     const auto succeeded = std::make_shared<std::size_t>(0);
     const auto errored = std::make_shared<std::size_t>(0);
-    const auto results = co_await run_batch(x, tools, accepted->lines, [&](const BatchResult& r) {
-        if (r.status == 0) return;
-        ++*(r.status < 300 ? succeeded : errored);
-        const std::size_t left = total - *succeeded - *errored;
-        batch.set("request_counts", counts(left, *succeeded, *errored, 0));
-    });
+    const std::string id = batch.find("id")->as_string();
+    std::vector<BatchResult> done = co_await kept_lines(x, id, total);
+    const auto count = [&](const BatchResult& r) {
+        if (r.status != 0) ++*(r.status < 300 ? succeeded : errored);
+    };
+    for (const BatchResult& r : done) count(r);
+    // With nothing to run, what is not done counts as cancelled.
+    std::vector<BatchResult> results;
+    if (give_up) {
+        results = std::move(done);
+    } else {
+        results = co_await run_batch(
+            x, tools, accepted->lines, std::move(done),
+            [&](std::size_t index, const BatchResult& r) {
+                if (r.status == 0) return;
+                count(r);
+                const std::size_t left = total - *succeeded - *errored;
+                batch.set("request_counts", counts(left, *succeeded, *errored, 0));
+                std::vector<store::Change> kept(2);
+                kept[0].record = record_of(x, batch);
+                kept[1].record = line_record(x, id, index, r);
+                tools.jobs.spawn(note(x.core().records, x.loop(), std::move(kept)));
+            });
+    }
     batch.set("processing_status", "ended");
     batch.set("ended_at", dialect::rfc3339(x.clock().wall_now().seconds()));
     batch.set("request_counts", counts(0, *succeeded, *errored, total - *succeeded - *errored));
-    const std::string id = batch.find("id")->as_string();
     std::vector<store::Change> changes(2);
+    forget_pending(x, id, changes);
+    forget_lines(x, id, total, changes);
     changes[0].record = record_of(x, batch);
     changes[1].record = {.key = response_key(x, kResultsKind, id),
                          .body = results_of(accepted->lines, results),
@@ -164,16 +189,21 @@ io::Task<void> create(Exchange& x, ShardTools tools) {
     const std::string id = "msgbatch_" + hex_id(tools.prng);
     auto accepted = accept(x, id);
     if (!accepted.ok()) co_return co_await refuse(x, std::move(accepted.error()));
-    auto kept = co_await x.core().records->put(x.loop(), record_of(x, accepted->batch));
+    std::vector<store::Change> changes(1);
+    changes[0].record = record_of(x, accepted->batch);
+    note_pending(x, {.kind = PendingKind::kMessageBatch, .id = id, .request = x.http().body},
+                 changes);
+    auto kept = co_await x.core().records->write(x.loop(), std::move(changes));
     if (!kept.ok()) co_return co_await x.fail(std::move(kept.error()));
     std::string answer = accepted->batch.dump();
     const auto work = std::make_shared<Accepted>(*std::move(accepted));
     const std::string name = job_name(x, id);
     Core& core = x.core();
-    core.jobs.add(name, tools.jobs.start(
-                            x, Route::kMessageBatch, {}, make_id("req", tools.prng),
-                            [tools, work](Exchange& inner) { return run(inner, tools, work); },
-                            [&core, name] { core.jobs.remove(name); }));
+    core.jobs.add(name,
+                  tools.jobs.start(
+                      x, Route::kMessageBatch, {}, make_id("req", tools.prng),
+                      [tools, work](Exchange& inner) { return run(inner, tools, work, false); },
+                      [&core, name] { core.jobs.remove(name); }));
     co_await x.send_json(200, std::move(answer));
 }
 
@@ -199,6 +229,17 @@ io::Task<void> list(Exchange& x) {
 }
 
 }  // namespace
+
+io::Task<void> resume_message_batch(Exchange& x, ShardTools tools, Pending pending) {
+    auto record = co_await x.core().records->get(x.loop(), response_key(x, kBatchKind, pending.id));
+    if (!record.ok()) co_return;
+    auto batch = Json::parse(record->body);
+    x.http().body = std::move(pending.request);
+    auto accepted = accept(x, pending.id);
+    if (!batch.ok() || !accepted.ok()) co_return;
+    accepted->batch = *std::move(batch);
+    co_await run(x, tools, std::make_shared<Accepted>(*std::move(accepted)), pending.give_up);
+}
 
 io::Task<void> serve_message_batches(Exchange& x, ShardTools tools) {
     return x.http().method == "POST" ? create(x, tools) : list(x);

@@ -38,13 +38,10 @@ Result<messages::Create> parse(Exchange& x, const dialect::Seal& seal) {
                                                  : messages::parse_create(body, seal, limits_of(x));
 }
 
-Result<std::string> count(Exchange& x, ShardTools tools) {
-    TRY(const messages::Create create, parse(x, x.seal()));
-    ShardModel* m = tools.models.find(create.request.model);
-    if (m == nullptr) return no_such_model(create.request.model);
-    x.record.model = create.request.model;
-    TRY(const TokenCount tokens, count_prompt(*m, create.request));
-    return fmt::format(R"({{"input_tokens":{}}})", tokens);
+io::Task<void> count(Exchange& x, ShardModel& model, model::Request request) {
+    auto tokens = co_await count_prompt(x, model, std::move(request));
+    if (!tokens.ok()) co_return co_await x.fail(std::move(tokens.error()));
+    co_await x.send_json(200, fmt::format(R"({{"input_tokens":{}}})", *tokens));
 }
 
 }  // namespace
@@ -64,9 +61,12 @@ io::Task<void> serve_messages(Exchange& x, ShardTools tools) {
 }
 
 io::Task<void> serve_count_tokens(Exchange& x, ShardTools tools) {
-    auto counted = count(x, tools);
-    if (counted.ok()) return x.send_json(200, *std::move(counted));
-    return x.fail(std::move(counted.error()));
+    auto create = parse(x, x.seal());
+    if (!create.ok()) return refuse(x, std::move(create.error()));
+    ShardModel* m = tools.models.find(create->request.model);
+    if (m == nullptr) return x.fail(no_such_model(create->request.model));
+    x.record.model = create->request.model;
+    return run_until_gone(x, count(x, *m, std::move(create->request)));
 }
 
 }  // namespace nereid::gateway

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "gateway/json_list.h"
+#include "gateway/pending.h"
 #include "gateway/stored_response.h"
 
 namespace nereid::gateway {
@@ -44,6 +45,7 @@ class ResponsesForm final : public Form {
             changes[0].record = response_record(x_, meta_.id, object, *create_);
         }
         if (!create_->conversation.empty() && !answer_->failed()) add_items(object, changes);
+        if (create_->background) forget_pending(x_, meta_.id, changes);
         const auto kept = co_await x_.core().records->write(x_.loop(), std::move(changes));
         if (!kept.ok()) {
             x_.core().log.error("a response could not be stored",
@@ -87,10 +89,13 @@ io::Task<void> run(Exchange& x, ShardTools tools, CreatePtr create, responses::R
     if (!create->background || form.kept()) co_return;
     // It ended before its answer did: refused, or cancelled.
     const bool cancelled = x.reply().disconnected();
+    std::vector<store::Change> changes(1);
     Error error = x.failure().value_or(Error{Code::kInternal, "The response ended early."});
     const std::string object = responses::response_object(
         meta, *create, cancelled ? "cancelled" : "failed", cancelled ? nullptr : &error);
-    (void)co_await x.core().records->put(x.loop(), response_record(x, id, object, *create));
+    changes[0].record = response_record(x, id, object, *create);
+    forget_pending(x, id, changes);
+    (void)co_await x.core().records->write(x.loop(), std::move(changes));
 }
 
 // The stream of a background response, for those who come when it has ended.
@@ -115,8 +120,10 @@ io::Task<void> start_background(Exchange& x, ShardTools tools, CreatePtr create,
     const bool stream = create->request.stream;
     create->request.stream = true;  // it is recorded as a stream, however it is asked for
     const std::string queued = responses::response_object(meta, *create, "queued");
-    auto kept =
-        co_await x.core().records->put(x.loop(), response_record(x, meta.id, queued, *create));
+    std::vector<store::Change> changes(1);
+    changes[0].record = response_record(x, meta.id, queued, *create);
+    note_pending(x, {.id = meta.id, .request = x.http().body}, changes);
+    auto kept = co_await x.core().records->write(x.loop(), std::move(changes));
     if (!kept.ok()) co_return co_await x.fail(std::move(kept.error()));
     const std::string name = job_name(x, meta.id);
     Core& core = x.core();
@@ -159,19 +166,34 @@ io::Task<Result<CreatePtr>> prepare(Exchange& x, ShardTools tools, std::string i
     co_return create;
 }
 
+// A response that nobody runs any more, as it is shown and kept.
+void end_as(Json& response, std::string_view status) {
+    response.set("status", status);
+    if (status != "failed") return;
+    response.set("error", Json(Json::Object{{"code", "server_error"},
+                                            {"message",
+                                             "The server died while it ran, and could not run it "
+                                             "again."}}));
+}
+
+// Writes the end of a response that has no job.
+io::Task<void> keep_end(Exchange& x, std::string id, StoredResponse stored,
+                        std::string_view status) {
+    end_as(stored.response, status);
+    std::vector<store::Change> changes(1);
+    changes[0].record = response_record(x, id, stored);
+    forget_pending(x, id, changes);
+    (void)co_await x.core().records->write(x.loop(), std::move(changes));
+}
+
 io::Task<void> serve_get(Exchange& x, std::string id) {
     auto stored = co_await load_response(x, id, {});
     if (!stored.ok()) co_return co_await x.fail(std::move(stored.error()));
     const std::shared_ptr<Job> job = x.core().jobs.find(job_name(x, id));
     const std::string status = status_of(stored->response);
     if (is_running(status)) {
-        // A process that has gone leaves its responses unfinished.
-        if (job == nullptr && !x.core().records_shared) {
-            stored->response.set("status", "failed");
-            stored->response.set("error", Json(Json::Object{{"code", "server_error"},
-                                                            {"message",
-                                                             "The server was restarted "
-                                                             "while it ran."}}));
+        if (job == nullptr && !co_await is_pending(x, id)) {
+            end_as(stored->response, "failed");
         } else if (job != nullptr) {
             const Recording::View view = job->recording()->from(0);
             stored->response.set("status", view.bytes.empty() ? "queued" : "in_progress");
@@ -283,6 +305,7 @@ io::Task<void> serve_delete(Exchange& x, std::string id) {
                   .record = {.key = response_key(x, kResponseKind, id)}};
     changes[1] = {.op = store::Change::Op::kRemove,
                   .record = {.key = response_key(x, kEventsKind, id)}};
+    forget_pending(x, id, changes);
     auto removed = co_await x.core().records->write(x.loop(), std::move(changes));
     if (!removed.ok()) co_return co_await x.fail(std::move(removed.error()));
     std::string out;
@@ -323,8 +346,35 @@ io::Task<void> serve_response_cancel(Exchange& x, ShardTools, std::string id) {
         co_return co_await x.fail(
             {Code::kInvalidArgument, "Only background responses can be cancelled."});
     }
-    co_await end_job(x, id);
+    const bool waits =
+        is_running(status_of(stored->response)) && x.core().jobs.find(job_name(x, id)) == nullptr;
+    if (waits && co_await is_pending(x, id)) {
+        co_await keep_end(x, id, *std::move(stored), "cancelled");
+    } else {
+        co_await end_job(x, id);
+    }
     co_await serve_get(x, std::move(id));
+}
+
+io::Task<void> resume_response(Exchange& x, ShardTools tools, Pending pending,
+                               std::shared_ptr<std::shared_ptr<Recording>> recording) {
+    auto stored = co_await load_response(x, pending.id, {});
+    if (!stored.ok()) co_return;
+    x.http().body = std::move(pending.request);
+    constexpr std::string_view kPrefix = "resp_";
+    auto create = pending.give_up ? Result<CreatePtr>(Error{Code::kInternal, "given up"})
+                                  : co_await prepare(x, tools, pending.id.substr(kPrefix.size()));
+    if (!create.ok()) {
+        co_await keep_end(x, pending.id, *std::move(stored), "failed");
+        co_return;
+    }
+    const Json* created = stored->response.find("created_at");
+    responses::ResponseMeta meta{.id = pending.id,
+                                 .model = (*create)->request.model,
+                                 .created = created == nullptr ? 0 : created->as_int().value_or(0)};
+    meta.queued = true;
+    (*create)->request.stream = true;
+    co_await run_recorded(x, tools, *std::move(create), std::move(meta), std::move(recording));
 }
 
 io::Task<void> serve_input_items(Exchange& x, std::string id) {
@@ -342,7 +392,7 @@ io::Task<void> serve_input_tokens(Exchange& x, ShardTools tools) {
     if (!create.ok()) co_return co_await refuse(x, std::move(create.error()));
     const model::Request& request = (*create)->request;
     x.record.model = request.model;
-    auto tokens = count_prompt(*tools.models.find(request.model), request);
+    auto tokens = co_await count_prompt(x, *tools.models.find(request.model), request);
     if (!tokens.ok()) co_return co_await x.fail(std::move(tokens.error()));
     co_await x.send_json(
         200, fmt::format(R"({{"object":"response.input_tokens","input_tokens":{}}})", *tokens));

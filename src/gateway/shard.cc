@@ -10,10 +10,15 @@
 #include "gateway/generate.h"
 #include "gateway/idempotency.h"
 #include "gateway/messages_endpoint.h"
+#include "gateway/pending.h"
 #include "gateway/responses_endpoint.h"
 
 namespace nereid::gateway {
 namespace {
+
+constexpr Duration kWaitForModels = std::chrono::minutes(10);
+constexpr Duration kLookAgain = 100ms;
+constexpr Duration kRenew = 20s;  // a third of what others wait (pending.cc)
 
 io::HttpLimits limits_of(const GatewayOptions& options) {
     io::HttpLimits limits;
@@ -104,6 +109,24 @@ io::Task<void> GatewayShard::handle(io::HttpRequest& http, io::HttpReply& reply)
 io::Task<void> GatewayShard::drain_server(TimePoint deadline, std::function<void()> done) {
     co_await server_->drain(deadline);
     done();
+}
+
+io::Task<void> GatewayShard::watch_pending() {
+    const auto ready = [this] {
+        for (const ShardModel& m : models_.all()) {
+            if (!m.not_ready().empty()) return false;
+        }
+        return true;
+    };
+    // What begins before its model is there would fail.
+    for (Duration waited{0}; waited < kWaitForModels && !ready(); waited += kLookAgain)
+        co_await loop_.sleep_for(kLookAgain);
+    const ShardTools tools{models_, prng_, jobs_, network_, dispatch_};
+    for (;;) {
+        co_await resume_pending(core_, loop_, settings_, tools);
+        if (!core_.records_shared) co_return;
+        co_await loop_.sleep_for(kRenew);
+    }
 }
 
 io::Task<void> GatewayShard::dispatch(Exchange& x, const RouteMatch& route) {

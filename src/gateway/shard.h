@@ -31,12 +31,15 @@ class GatewayShard {
     void drain(TimePoint deadline, std::function<void()> done) {
         draining_.start(drain_server(deadline, std::move(done)));
     }
+    // Takes up what a process before this one has left undone (pending.h). One shard of a gateway.
+    void resume() { jobs_.spawn(watch_pending()); }
     io::Loop& loop() { return loop_; }
     const io::HttpCounters& counters() const { return server_->counters(); }
 
   private:
     io::Task<void> handle(io::HttpRequest& http, io::HttpReply& reply);
     io::Task<void> dispatch(Exchange& x, const RouteMatch& route);
+    io::Task<void> watch_pending();
     io::Task<void> drain_server(TimePoint deadline, std::function<void()> done);
 
     Core& core_;

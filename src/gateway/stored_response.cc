@@ -71,18 +71,30 @@ store::Record item_record(const Exchange& x, const std::string& conversation, co
     return r;
 }
 
-store::Record response_record(const Exchange& x, const std::string& id, std::string_view response,
-                              const dialect::responses::Create& create) {
+namespace {
+store::Record record_of(const Exchange& x, const std::string& id, std::string_view response,
+                        const Json::Array& input, std::string_view previous,
+                        std::string_view conversation) {
     store::Record r;
     r.key = response_key(x, kResponseKind, id);
     r.expires = expiry(x);
     JsonWriter w(r.body);
     w.begin_object().key("response").raw(response).key("input").begin_array();
-    for (const Json& item : create.input) w.value(item);
-    w.end_array().member("previous", create.previous_response_id);
-    w.member("conversation", create.conversation).member("owner", x.core().process_id);
-    w.end_object();
+    for (const Json& item : input) w.value(item);
+    w.end_array().member("previous", previous).member("conversation", conversation).end_object();
     return r;
+}
+}  // namespace
+
+store::Record response_record(const Exchange& x, const std::string& id, std::string_view response,
+                              const dialect::responses::Create& create) {
+    return record_of(x, id, response, create.input, create.previous_response_id,
+                     create.conversation);
+}
+store::Record response_record(const Exchange& x, const std::string& id,
+                              const StoredResponse& stored) {
+    return record_of(x, id, stored.response.dump(), stored.input, stored.previous,
+                     stored.conversation);
 }
 
 Result<StoredResponse> read_response_record(const store::Record& record) {
@@ -94,7 +106,6 @@ Result<StoredResponse> read_response_record(const store::Record& record) {
     append(out.input, body->find("input"));
     out.previous = text_of(*body, "previous");
     out.conversation = text_of(*body, "conversation");
-    out.owner = text_of(*body, "owner");
     return out;
 }
 

@@ -20,11 +20,13 @@ struct StoredResponse {
     Json::Array input;  // this turn's items
     std::string previous;
     std::string conversation;
-    std::string owner;  // the process that runs it, while it runs
 };
 // The record of a response. `response` is JSON already.
 store::Record response_record(const Exchange& x, const std::string& id, std::string_view response,
                               const dialect::responses::Create& create);
+// The same of one that was read before.
+store::Record response_record(const Exchange& x, const std::string& id,
+                              const StoredResponse& stored);
 Result<StoredResponse> read_response_record(const store::Record& record);
 
 store::Key response_key(const Exchange& x, std::string_view kind, std::string_view id);

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "base/hash.h"
 #include "text/grammar.h"
 #include "text/parser.h"
 
@@ -25,9 +26,33 @@ bool has(const model::EngineInfo& info, GrammarKind kind) {
     return (info.grammars & static_cast<std::uint8_t>(kind)) != 0;
 }
 
-bool has_images(const model::Message& m) {
-    return std::ranges::any_of(
-        m.parts, [](const model::Part& p) { return std::holds_alternative<model::ImagePart>(p); });
+// What decoders of images know by their first bytes; what a client calls them is no matter.
+bool is_image(std::string_view bytes) {
+    return bytes.starts_with("\x89PNG\r\n\x1a\n") || bytes.starts_with("\xff\xd8\xff") ||
+           bytes.starts_with("GIF87a") || bytes.starts_with("GIF89a") ||
+           (bytes.starts_with("RIFF") && bytes.substr(0, 12).ends_with("WEBP"));
+}
+
+// The images of a chat, in order, out of the request.
+Result<std::vector<std::string>> take_images(Request& r, const model::EngineInfo& info) {
+    std::vector<std::string> out;
+    for (std::size_t i = 0; i < r.messages.size(); ++i) {
+        for (model::Part& part : r.messages[i].parts) {
+            auto* image = std::get_if<model::ImagePart>(&part);
+            if (image == nullptr) continue;
+            const std::string field = fmt::format("messages[{}].content", i);
+            if (!info.images)
+                return err(Code::kUnsupported, "This model does not take images.", field);
+            if (!is_image(image->bytes)) {
+                return err(
+                    Code::kInvalidArgument,
+                    "The image is not PNG, JPEG, GIF or WebP (unsupported image media type).",
+                    field);
+            }
+            out.push_back(image->bytes);
+        }
+    }
+    return out;
 }
 
 Result<void> check_sampling(const Request& r, const model::EngineInfo& info) {
@@ -124,12 +149,6 @@ struct Prompt {
 
 Result<std::vector<Prompt>> render_chat(const Request& r, const text::TextModel& text,
                                         text::Family family) {
-    for (std::size_t i = 0; i < r.messages.size(); ++i) {
-        if (has_images(r.messages[i])) {
-            return err(Code::kUnsupported, "This model does not take images.",
-                       fmt::format("messages[{}].content", i));
-        }
-    }
     if (!text.chat_template)
         return err(Code::kUnsupported, "This model has no chat template; use /v1/completions.",
                    "messages");
@@ -275,6 +294,7 @@ Result<TokenCount> plan_count(model::Request request, const text::TextModel& tex
                               const model::EngineInfo& info) {
     const model::Namespace none{};
     TRY_VOID(check(request, {.text = text, .info = info, .kv_namespace = none}));
+    TRY_VOID(take_images(request, info));
     TRY(const std::vector<Prompt> prompts, render_chat(request, text, text::Family::kGeneric));
     return static_cast<TokenCount>(prompts[0].tokens.size());
 }
@@ -284,6 +304,12 @@ Result<TokenPlan> plan_tokens(model::Request& request, const PlanInput& in) {
     TRY(model::AddRequest common, common_add(request, in));
     const bool chat = request.endpoint != model::Endpoint::kCompletions &&
                       request.endpoint != model::Endpoint::kEmbeddings;
+    TRY(common.image_bytes, take_images(request, in.info));
+    // Where in the prompt they stand is the engine's to know: all of its blocks are named by them.
+    for (const std::string& bytes : common.image_bytes) {
+        common.images.push_back(
+            {static_cast<TokenCount>(common.images.size()), sha256(as_bytes(bytes))});
+    }
     TRY(std::vector<Prompt> prompts,
         chat ? render_chat(request, in.text, in.family) : encode_prompts(request, in));
 

@@ -1,4 +1,5 @@
-// Runs a function on another loop while a coroutine of this one waits. Internal to store.
+// Runs a function on another loop while a coroutine of this one waits: what blocks (databases) or
+// computes for long. `f` owns what it needs.
 //
 // The waiting coroutine may be destroyed: the function then still runs, and its result is dropped.
 #pragma once

@@ -1,5 +1,6 @@
 """The running binary, for the end-to-end tests. Started on a free port, in a temporary folder, stopped by pid."""
 
+import binascii
 import contextlib
 import http.client
 import json
@@ -180,6 +181,28 @@ def client(server):
 
 
 SCRIPT = pathlib.Path(__file__).with_name("scripts.toml")
+
+
+def red_png(base64=False):
+    """A PNG of one red pixel, or that as base64."""
+    text = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC"
+    return text if base64 else binascii.a2b_base64(text)
+
+
+@pytest.fixture(scope="session")
+def seeing(tmp_path_factory):
+    """A service whose scripted engine takes images, and says what it was given."""
+    script = tmp_path_factory.mktemp("seeing") / "script.toml"
+    script.write_text("images = true\n" + SCRIPT.read_text().replace("[[rule]]", """[[rule]]
+contains = "what-do-you-see"
+text = "I see {images}"
+
+[[rule]]""", 1))
+    shared = Server(["serve", "--port", "0", "--engine", "scripted", "--script", str(script), "--gateway.image_private", "true"])
+    yield shared
+    code = shared.stop()
+    shared.dir.cleanup()
+    assert code == 0
 
 
 @pytest.fixture(scope="session")

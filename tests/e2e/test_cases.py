@@ -195,7 +195,8 @@ def test_state_survives_a_restart(tmp_path):
     try:
         oai = second.client()
         assert oai.responses.retrieve(made.id).output_text == "It is 42."
-        assert oai.responses.retrieve(running.id).status == "failed"
+        assert wait_for(lambda: oai.responses.retrieve(running.id).status == "in_progress", what="taken up again")
+        assert oai.responses.cancel(running.id).status == "cancelled"
         turn = [{"role": "user", "content": "q"}, {**made.output[0].model_dump(), "content": []}, {"role": "assistant", "content": "a"}]
         with_it = oai.responses.input_tokens.count(model="scripted", input=turn).input_tokens
         assert with_it > oai.responses.input_tokens.count(model="scripted", input=[turn[0], turn[2]]).input_tokens
@@ -203,3 +204,69 @@ def test_state_survives_a_restart(tmp_path):
         assert second.stop() == 0
         first.dir.cleanup()
         second.dir.cleanup()
+
+
+@pytest.fixture
+def mortal(tmp_path):
+    """mortal() starts a service on one state database; each is the next life of the one before."""
+    lives = []
+
+    def start():
+        life = Server(["serve", "--port", "0", "--engine", "scripted", "--script", str(SCRIPT), "--state", str(tmp_path / "state.db")])
+        lives.append(life)
+        return life
+
+    yield start
+    for life in lives:
+        life.stop(number=9 if life is not lives[-1] else 15)
+        life.dir.cleanup()
+
+
+def test_a_background_response_survives_kill_9(mortal):
+    first = mortal()
+    made = first.client().responses.create(model="scripted", input="say-slowly", background=True)
+    wait_for(lambda: first.client().responses.retrieve(made.id).status == "in_progress", what="running")
+    first.process.kill()
+    first.process.wait()
+    oai = mortal().client()
+    done = wait_for(lambda: (r := oai.responses.retrieve(made.id)).status not in ("queued", "in_progress") and r, what="the end")
+    assert done.status == "completed" and done.output_text.startswith("one two three") and done.created_at == made.created_at
+    events = list(oai.responses.retrieve(made.id, stream=True))
+    assert events[-1].type == "response.completed"
+
+
+def test_batches_survive_kill_9_and_go_on_where_they_were(mortal):
+    first = mortal()
+    oai = first.client()
+    lines = [json.dumps({"custom_id": f"l{i}", "method": "POST", "url": CHAT, "body": body_for(CHAT, "say-slowly")}) for i in range(12)]
+    file = oai.files.create(file=("in.jsonl", "\n".join(lines).encode()), purpose="batch")
+    batch = oai.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h")
+    claude = first.anthropic()
+    theirs = claude.messages.batches.create(requests=[
+        {"custom_id": f"m{i}", "params": {**body_for(MESSAGES, "say-slowly"), "max_tokens": 100}} for i in range(12)])
+    wait_for(lambda: oai.batches.retrieve(batch.id).request_counts.completed >= 4, what="some lines")
+    wait_for(lambda: claude.messages.batches.retrieve(theirs.id).request_counts.succeeded >= 4, what="some messages")
+    first.process.kill()
+    first.process.wait()
+    second = mortal()
+    oai, claude = second.client(), second.anthropic()
+    done = wait_for(lambda: (b := oai.batches.retrieve(batch.id)).status in ("completed", "failed") and b, what="the batch's end")
+    assert done.status == "completed" and done.request_counts.completed == 12
+    out = [json.loads(line) for line in oai.files.content(done.output_file_id).text.splitlines()]
+    assert [o["custom_id"] for o in out] == [f"l{i}" for i in range(12)]
+    assert all(o["response"]["body"]["choices"][0]["message"]["content"].endswith("ten") for o in out)
+    wait_for(lambda: claude.messages.batches.retrieve(theirs.id).processing_status == "ended", what="the messages' end")
+    results = list(claude.messages.batches.results(theirs.id))
+    assert [r.custom_id for r in results] == [f"m{i}" for i in range(12)] and all(r.result.type == "succeeded" for r in results)
+    ran = sum(n for name, n in second.metrics().items() if name.startswith("nereid_gateway_requests_total{") and
+              any(f'route="{route}"' in name for route in ("chat_completions", "messages")))
+    assert 0 < ran <= 24 - 8, ran    # what was answered is not asked again
+
+
+def test_A53_cached_tokens_reach_the_client_in_a_stream(server):
+    text = "Tell me of the sea. " * 60
+    for _ in range(2):
+        events = server.events(CHAT, {"model": "default", "max_tokens": 2, "messages": [{"role": "user", "content": text}],
+                                      "stream_options": {"include_usage": True}})
+    usage = next(data["usage"] for _, data in events if data != "[DONE]" and data.get("usage"))
+    assert usage["prompt_tokens_details"]["cached_tokens"] >= 64

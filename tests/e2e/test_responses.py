@@ -1,4 +1,4 @@
-"""The Responses API through the official openai SDK, and the checks of the Open Responses suite re-expressed."""
+"""The Responses API through the official openai SDK. The checks of the Open Responses suite: test_open_responses.py."""
 
 import json
 
@@ -6,6 +6,7 @@ import openai
 import pytest
 
 from conftest import parse_events, wait_for
+from open_responses import check_stream
 
 FUNCTION = {"type": "function", "name": "get_weather", "description": "The weather.", "strict": False,
             "parameters": {"type": "object", "properties": {"town": {"type": "string"}}, "required": ["town"]}}
@@ -14,11 +15,6 @@ PATCH = {"type": "custom", "name": "apply_patch", "description": "Edits files.",
 AGENTS = {"type": "namespace", "name": "multi_agent_v1", "description": "Agents.", "tools": [
     {"type": "function", "name": "wait_agent", "strict": False,
      "parameters": {"type": "object", "properties": {"target": {"type": "string"}}}}]}
-# Keys that the Open Responses schema wants in every response object.
-KEYS = """id object created_at completed_at status incomplete_details model previous_response_id instructions output error
- tools tool_choice truncation parallel_tool_calls text top_p presence_penalty frequency_penalty top_logprobs temperature
- reasoning usage max_output_tokens max_tool_calls store background service_tier metadata safety_identifier
- prompt_cache_key""".split()
 
 
 @pytest.fixture
@@ -30,91 +26,11 @@ def create(oai, text, **options):
     return oai.responses.create(model="scripted", input=text, **options)
 
 
-def check_stream(events):
-    """What holds for every stream: names, numbers, order, exactly one end."""
-    assert all(name == data["type"] for name, data in events)
-    assert [data["sequence_number"] for _, data in events] == list(range(len(events)))
-    names = [name for name, _ in events]
-    assert names[0] == "response.created" and "response.in_progress" in names[:3]
-    ends = [n for n in names if n in ("response.completed", "response.incomplete", "response.failed")]
-    assert len(ends) == 1 and names[-1] == ends[0]
-    final = events[-1][1]["response"]
-    assert not [k for k in KEYS if k not in final] and not [k for k in KEYS if k not in events[0][1]["response"]]
-    opened, items = {}, []
-    for name, data in events:
-        if name == "response.output_item.added":
-            opened[data["output_index"]] = data["item"]
-            assert len(opened) == data["output_index"] + 1
-        elif name == "response.output_item.done":
-            assert opened[data["output_index"]]["id"] == data["item"]["id"]
-            items.append(data["item"])
-        elif "item_id" in data:
-            assert opened[data["output_index"]]["id"] == data["item_id"]
-    assert items == final["output"]
-    return final
-
-
-# ---- Open Responses: basic-response, streaming-response, system-prompt, tool-calling (and streaming), image-input, multi-turn
-
-def test_basic_response(oai, scripted):
-    answer = create(oai, "say-hi")
-    assert answer.output_text == "Hi there, friend." and answer.status == "completed"
-    assert answer.usage.total_tokens == answer.usage.input_tokens + answer.usage.output_tokens    # A51
-    assert answer.usage.input_tokens_details.cached_tokens == 0 and answer.usage.output_tokens_details.reasoning_tokens == 0
-    raw = json.loads(scripted.request("POST", "/v1/responses", {"model": "scripted", "input": "say-hi"})[2])
-    assert not [k for k in KEYS if k not in raw] and raw["completed_at"] >= raw["created_at"]
-
-
-def test_streaming_response(oai, scripted):
-    final = check_stream(scripted.events("/v1/responses", {"model": "scripted", "input": "say-hi"}))
-    assert final["status"] == "completed" and final["output"][0]["content"][0]["text"] == "Hi there, friend."
-    with oai.responses.stream(model="scripted", input="say-hi") as stream:
-        deltas = "".join(e.delta for e in stream if e.type == "response.output_text.delta")
-        assert deltas == stream.get_final_response().output_text == "Hi there, friend."
-
-
-def test_system_prompt(oai):
-    """Instructions are seen, and are not carried over to the next turn."""
-    first = create(oai, "hello", instructions="Always say-hi.")
-    assert first.output_text == "Hi there, friend." and first.instructions == "Always say-hi."
-    second = create(oai, "think-first", previous_response_id=first.id)
-    assert second.output_text == "It is 42."
-
-
-def test_tool_calling(oai):
-    answer = create(oai, "weather-in-oslo", tools=[FUNCTION])
-    reasoning, call = answer.output
-    assert reasoning.type == "reasoning" and reasoning.content[0].text == "I look it up."    # A85
-    assert call.type == "function_call" and call.name == "get_weather" and json.loads(call.arguments) == {"town": "Oslo"}
-    history = [{"role": "user", "content": "weather-in-oslo"}, *[i.model_dump() for i in answer.output],
-               {"type": "function_call_output", "call_id": call.call_id, "output": "rain"}]
-    assert create(oai, history, tools=[FUNCTION]).output_text == "DONE OK"    # A83
-
-
-def test_tool_calling_streaming(scripted):
-    events = scripted.events("/v1/responses", {"model": "scripted", "input": "weather-in-two-towns", "tools": [FUNCTION]})
-    final = check_stream(events)
-    calls = [i for i in final["output"] if i["type"] == "function_call"]
-    assert [json.loads(c["arguments"])["town"] for c in calls] == ["Oslo", "Rome"]
-    assert len({c["call_id"] for c in calls}) == 2
-    for call in calls:
-        pieces = [d["delta"] for n, d in events if n == "response.function_call_arguments.delta" and d["item_id"] == call["id"]]
-        assert "".join(pieces) == call["arguments"]
-
-
 def test_image_input_is_refused_by_name_where_the_engine_sees_none(scripted):
     image = "data:image/png;base64," + "iVBORw0KGgo=" * 8000    # A94: no length limit of its own
     status, _, raw = scripted.request("POST", "/v1/responses", {"model": "scripted", "input": [
         {"role": "user", "content": [{"type": "input_text", "text": "what is this"}, {"type": "input_image", "image_url": image}]}]})
     assert status == 400 and "image" in json.loads(raw)["error"]["message"], raw
-
-
-def test_multi_turn(oai):
-    first = create(oai, "heron-test-memory")
-    assert create(oai, "do you remember", previous_response_id=first.id).output_text == "I remember the heron."
-    third = create(oai, [{"role": "user", "content": "heron-test-memory"},
-                         {"role": "assistant", "content": first.output_text}, {"role": "user", "content": "still?"}])
-    assert third.output_text == "I remember the heron."
 
 
 # ---- reasoning and tools

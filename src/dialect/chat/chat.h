@@ -55,7 +55,10 @@ struct ResponseMeta {
     // Completions with echo and logprobs: the prompt's tokens per prompt. A NaN logprob (the first
     // token's) is null.
     std::vector<std::vector<model::TokenLogprob>> echo_logprobs = {};
+    bool service_tier = false;  // say it: "default"
 };
+// Whether the request named a service tier; then its answer says which one it had.
+bool names_service_tier(const model::Request& request);
 
 // Streaming: each call appends whole SSE frames ("data: {...}\n\n") to `out`; the caller writes
 // what one call appended with one write(). Done appends the usage frame (when asked for) and

@@ -195,6 +195,7 @@ struct Collector::State {
         write_usage(w, *usage);
         if (!meta.system_fingerprint.empty())
             w.member("system_fingerprint", meta.system_fingerprint);
+        if (meta.service_tier) w.member("service_tier", "default");
         w.end_object();
         return out;
     }

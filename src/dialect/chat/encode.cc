@@ -41,6 +41,7 @@ struct StreamEncoder::State {
         w.member("created", meta.created).member("model", meta.model);
         if (!meta.system_fingerprint.empty())
             w.member("system_fingerprint", meta.system_fingerprint);
+        if (meta.service_tier) w.member("service_tier", "default");
         head += ",\"choices\":[";
         // A50: with usage asked for, every chunk but the last says null.
         const std::string_view usage = meta.include_usage ? ",\"usage\":null}\n\n" : "}\n\n";

@@ -34,6 +34,11 @@ std::size_t characters(std::string_view text) {
 
 }  // namespace
 
+bool names_service_tier(const model::Request& request) {
+    return std::ranges::find(request.ignored_fields, "service_tier") !=
+           request.ignored_fields.end();
+}
+
 std::string_view finish_name(model::FinishReason reason) {
     switch (reason) {
         case model::FinishReason::kStop:

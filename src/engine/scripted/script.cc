@@ -36,6 +36,11 @@ class Reader {
             return bad(n, key, "must be milliseconds of 0 or more");
         return Duration{static_cast<std::int64_t>(*v * 1e6)};
     }
+    Result<bool> flag(const toml::node& n, std::string_view key) const {
+        const auto v = n.value_exact<bool>();
+        if (!v.has_value()) return bad(n, key, "must be true or false");
+        return *v;
+    }
     Result<Code> code(const toml::node& n, std::string_view key) const {
         TRY(const std::string name, text(n, key));
         const Code code = code_from_name(name);
@@ -101,6 +106,8 @@ Result<Script> parse_script(std::string_view source, std::string_view name) {
             TRY(script.parallel, reader.count(n, key));
         } else if (key == "max_queued") {
             TRY(script.max_queued, reader.count(n, key));
+        } else if (key == "images") {
+            TRY(script.images, reader.flag(n, key));
         } else if (key == "ttft_ms") {
             TRY(script.ttft, reader.milliseconds(n, key));
         } else if (key == "itl_ms") {

@@ -2,6 +2,7 @@
 //
 //   model = "scripted"            context = 8192        parallel = 64      max_queued = 256
 //   ttft_ms = 20                  itl_ms = 5            # defaults of the rules
+//   images = true                 # takes images; {images} in a rule's text is what it was given
 //   [[rule]]                      # the first whose `contains` is part of the prompt's bytes
 //   answers; the last resort is contains = "weather"          # a rule without it, or else "Lorem
 //   ipsum" for as long as max_tokens asks text = "It rains."            # one token per byte repeat
@@ -40,6 +41,7 @@ struct Script {
     TokenCount context_tokens = 8192;
     std::uint32_t parallel = 64;
     std::uint32_t max_queued = 256;
+    bool images = false;
     Duration ttft{0};  // of the last resort
     Duration itl{0};
     std::vector<Rule> rules;

@@ -14,6 +14,20 @@ constexpr std::string_view kLastResort =
     "Lorem ipsum dolor sit amet, consectetur adipiscing elit. ";
 constexpr float kStubLogprob = -0.25f;
 
+// {images}: sizes and digests of the request's images, so that a test sees what came through.
+std::string said(std::string text, const model::AddRequest& request) {
+    constexpr std::string_view kMark = "{images}";
+    const auto at = text.find(kMark);
+    if (at == std::string::npos) return text;
+    std::string list;
+    for (const std::string& bytes : request.image_bytes) {
+        const Digest256 digest = sha256(as_bytes(bytes));
+        list += fmt::format("{}{} bytes {}", list.empty() ? "" : ", ", bytes.size(),
+                            to_hex(std::span(digest).first(4)));
+    }
+    return text.replace(at, kMark.size(), list.empty() ? "none" : list);
+}
+
 }  // namespace
 
 ScriptedEngine::ScriptedEngine(Script script) : script_(std::move(script)) {
@@ -31,6 +45,7 @@ ScriptedEngine::ScriptedEngine(Script script) : script_(std::move(script)) {
     info_.logprobs = true;
     info_.max_top_logprobs = 20;
     info_.deterministic = true;
+    info_.images = script_.images;
     info_.max_running = script_.parallel;
     info_.max_queued = script_.max_queued;
     info_.kv_capacity_tokens = script_.parallel * script_.context_tokens;
@@ -107,6 +122,7 @@ void ScriptedEngine::add(const model::AddRequest& request, TimePoint now) {
     Run run;
     run.request = request;
     run.rule = &rule;
+    run.text = said(rule.text, request);
     run.arrival = arrivals_++;
     run.submitted = now;
     queue_.insert({request.priority, run.arrival, request.id});
@@ -159,7 +175,7 @@ void ScriptedEngine::start_queued(TimePoint now) {
 }
 
 TokenId ScriptedEngine::next_token(const Run& run) const {
-    const std::string& text = run.rule->text;
+    const std::string& text = run.text;
     const bool endless = run.rule->repeat == 0;
     if (!endless && run.outputs >= std::uint64_t{run.rule->repeat} * text.size()) return kEndToken;
     return static_cast<TokenId>(static_cast<unsigned char>(text[run.outputs % text.size()]));

@@ -45,6 +45,7 @@ class ScriptedEngine final : public Engine {
     struct Run {
         model::AddRequest request;
         const Rule* rule = nullptr;
+        std::string text;  // the rule's
         std::uint64_t arrival = 0;
         TimePoint submitted{};
         TimePoint started{};
