@@ -110,7 +110,7 @@ def mooncake():
 
 def main():
     args = lib.arguments(__doc__)
-    entries, seconds, rounds = (10_000_000, 0.3, 2) if args.quick else (100_000_000, 2, 3)
+    entries, seconds, rounds = (10_000_000, 0.3, 2) if args.quick else (100_000_000, 1, 2)
     runs, peer = [], []
     with mooncake() as one_round:
         one_round()  # warm
