@@ -194,6 +194,10 @@ class Agent:
             planned = plan(add, self.runtime.info, decode=decode is not None)
         if not isinstance(planned, Error) and -(-(len(add.prompt) + 2 + self.runtime.nextn) // BLOCK) > self._total_blocks:
             planned = Error("context_length", f"the prompt needs more than the engine's {self._total_blocks} blocks", "prompt")
+        if add.images and self.runtime.image_token >= 0 and add.prompt.count(self.runtime.image_token) != len(add.images):
+            # LLMEngine would leave images out that have no place, and take places without an image as text.
+            planned = Error("invalid_argument", f"{len(add.images)} images, and {add.prompt.count(self.runtime.image_token)} "
+                            "places for them in the prompt", "messages")
         if isinstance(planned, Error):
             self._end(live, EndReason.FAILED, planned)
             return
@@ -429,8 +433,12 @@ class Agent:
                 "image_sizes": list(live.plan.images.get("image_sizes", []))}
 
     def _new_seq(self, live: Live, prompt: list[int], **how: Any) -> Any:
-        seq = self.engine.add_request("nereid", live.name, dict(live.plan.params), self.runtime.tokens(prompt),
-                                      self._multi_modal(live), **how)
+        try:
+            seq = self.engine.add_request("nereid", live.name, dict(live.plan.params), self.runtime.tokens(prompt),
+                                          self._multi_modal(live), **how)
+        except (ValueError, TypeError, AssertionError) as bad:  # of this request alone: its peers go on
+            self._end(live, EndReason.FAILED, Error("internal", f"DeepInfer refused the request: {bad}"))
+            return None
         if seq is None:  # a token that the engine does not know; plan() looked, so its vocabulary is another one
             self._end(live, EndReason.FAILED, Error("invalid_argument", "DeepInfer refused a token of the prompt", "prompt"))
         return seq

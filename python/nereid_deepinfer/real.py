@@ -173,7 +173,8 @@ def start(config: Config, rank: int) -> Runtime:
         engine=engine, output=native.RequestOutput, status=native.SequenceStatus, peek=nereid_peek, arenas=arenas,
         tokens=lambda ids: np.asarray(ids, dtype=np.int32), info=info, engine_type=config.engine_type,
         data_parallel=config.data_parallel_size, nextn=nextn, keep_tokens=layout.replay_tokens, exact_states=mode == "off",
-        chunked_prefill=config.chunked_prefill)
+        chunked_prefill=config.chunked_prefill,
+        image_token=-1 if engine.multi_modal_processor is None else int(engine.multi_modal_processor.mm_config.image_token_id))
 
 
 def arena_handles(arenas: TorchArenas) -> dict[str, Any]:

@@ -58,3 +58,4 @@ class Runtime:
     keep_tokens: int = 1  # a hit leaves at least this many tokens
     exact_states: bool = False  # YoCo truncation is off: a state holds every layer, so a hit changes nothing
     chunked_prefill: bool = True
+    image_token: int = -1  # what stands for an image in a prompt; -1 = the engine takes none

@@ -517,11 +517,24 @@ def text_and_images_never_mix_without_a_dict_trap_12(rig: Rig) -> None:
         assert data["3"][1] == 384 == rig.told[3].end.cached_tokens
         assert len({id(d) for _, d, _ in processor.added}) == 3
         rig.add(4, 30, 2, images=image["images"], image_bytes=[b"BM no image"])
+        rig.runtime.image_token = 7
+        rig.add(5, [5, 6, 8], 2, **image)  # no place for it: the engine would leave it out
+        rig.add(6, [5, 7, 7], 2, **image)
+        rig.add(7, [5, 7, 8], 2, **image)
         rig.run()
-        error = rig.told[4].end.error
-        assert error is not None and error.code == "invalid_argument"
+        for request in (4, 5, 6):
+            error = rig.told[request].end.error
+            assert error is not None and error.code == "invalid_argument" and error.param == "messages", request
+        assert rig.told[7].reason in (EndReason.LENGTH, EndReason.PREFILLED)
+        processor.overwrite_prompt = None  # type: ignore[method-assign]  (whatever LLMEngine raises is of that request)
+        rig.add(8, [5, 7, 8], 2, **image)
+        rig.add(9, [5, 6, 8], 2)
+        rig.run()
+        ends = [rig.told[request].end for request in (8, 9)]
+        if not hasattr(rig.engine, "compiling"):  # the fake does not call it
+            assert all(e.reason == EndReason.FAILED for e in ends)
     finally:
-        rig.engine.multi_modal_processor, rig.runtime.info.images = None, False
+        rig.engine.multi_modal_processor, rig.runtime.info.images, rig.runtime.image_token = None, False, -1
 
 
 # ---------------------------------------------------------------- room
