@@ -159,12 +159,12 @@ TEST(Determinism, RestoredFromTheStoreEqualsCold) {
     LlamaOptions options = small_options();
     options.parallel = 1;
     Harness h(options);
-    for (const std::size_t length : {128u, 200u}) {  // hits of 64 and 128 tokens
+    for (const std::size_t length : {65u, 128u, 200u}) {  // hits that leave 1, 64 and 8 tokens
         auto r = request(1, words(length, length), 8);
         h.ask(r);
         h.ask(request(2, words(70, 3), 1));  // takes the stream
         const Answer warm = h.ask(r);
-        EXPECT_EQ(warm.finished->cached_tokens, (length - 64) / 64 * 64);
+        EXPECT_EQ(warm.finished->cached_tokens, (length - 1) / 64 * 64);
         expect_same(alone(r), warm, std::to_string(length));
     }
     EXPECT_GT(h.engine->counters().restored_tokens, 0u);
@@ -251,7 +251,7 @@ TEST(Determinism, ImportedPrefixAndTransferredStateEqualCold) {
     const Answer imported = third.ask(r);
     ASSERT_EQ(third.failed.size(), 0u) << third.failed[0].error.message;
     EXPECT_EQ(third.ready.size(), 1u);
-    EXPECT_EQ(imported.finished->cached_tokens, 64u);  // 86 of 150 rows are left, not 22
+    EXPECT_EQ(imported.finished->cached_tokens, 128u);  // 22 tokens are left, in 64 rows
     expect_same(cold, imported, "imported");
 }
 

@@ -166,6 +166,7 @@ class LlamaEngine final : public Engine {
     std::vector<Sequence*> prefilling();
     void start_embedding();
     void begin(Sequence& s, TimePoint now);
+    std::uint32_t restorable(const Sequence& s) const;
     void restore_prefix(Sequence& s);
     void restore_transfer(Sequence& s);
     Result<void> run_prefill(std::span<Sequence* const> members, std::uint32_t rows);

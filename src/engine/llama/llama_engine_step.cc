@@ -210,9 +210,13 @@ void LlamaEngine::begin(Sequence& s, TimePoint now) {
     outbox_.started.push_back({s.request.id, s.cached});
 }
 
+std::uint32_t LlamaEngine::restorable(const Sequence& s) const {
+    return restorable_blocks(s.prefill_end, runtime_->stream_capacity());
+}
+
 void LlamaEngine::restore_prefix(Sequence& s) {
     Stream& stream = streams_[s.stream];
-    const std::uint32_t most = s.request.prompt_logprobs ? 0 : restorable_blocks(s.prefill_end);
+    const std::uint32_t most = s.request.prompt_logprobs ? 0 : restorable(s);
     const std::span<const model::BlockKey> chain =
         std::span(s.chain).first(std::min<std::size_t>(most, s.chain.size()));
     const std::uint32_t resident = common_prefix(stream.resident, chain);
@@ -260,16 +264,16 @@ PrefillWork LlamaEngine::prefill_work(const Sequence& s) const {
         work.limit = kBlockTokens;
         return work;
     }
-    const std::uint32_t restorable = restorable_blocks(s.prefill_end);
+    const std::uint32_t most = restorable(s);
     if (!s.begun) {
         const std::uint32_t known =
             std::max(common_prefix(streams_[s.stream].resident, s.chain), store_.match(s.chain));
-        work.context = std::min(known, restorable) * kBlockTokens;
+        work.context = std::min(known, most) * kBlockTokens;
         work.remaining = s.prefill_end - work.context;
     }
     work.joinable = work.context + options_.ubatch <= runtime_->stream_capacity();
     const std::uint32_t next = work.context / kBlockTokens;
-    if (next < s.chain.size() && next < restorable) work.next_block = s.chain[next];
+    if (next < s.chain.size() && next < most) work.next_block = s.chain[next];
     return work;
 }
 
@@ -281,7 +285,7 @@ std::vector<LlamaEngine::Sequence*> LlamaEngine::call_members(const std::vector<
     for (const std::uint32_t i : plan.joined) {
         Sequence& s = *waiting[i];
         if (!s.begun) begin(s, now_);
-        const std::uint32_t own = padded_rows(s.prefill_end - s.past);
+        const std::uint32_t own = padded_rows(s.prefill_end - s.past, s.past);
         if (own <= plan.rows && (own < kBlockTokens) == (plan.rows < kBlockTokens))
             members.push_back(&s);
     }
@@ -589,7 +593,7 @@ void LlamaEngine::fill_load() {
         const TokenCount left = s.prefill_end - std::min(s.past, s.prefill_end);
         if (left > 0)
             load_.predicted_step =
-                cost_.prefill(padded_rows(prefill_rows(left, options_.ubatch)), s.past);
+                cost_.prefill(padded_rows(prefill_rows(left, options_.ubatch), s.past), s.past);
     }
 }
 

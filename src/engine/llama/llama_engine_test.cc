@@ -439,7 +439,7 @@ TEST(LlamaEngine, DamagedBlockIsAMissAndCounted) {
     EXPECT_EQ(h.engine->counters().corrupt_blocks, 1u);
     expect_same(good, again, "recomputed");
     h.ask(request(4, words(70, 13), 1));
-    EXPECT_EQ(h.ask(request(5, prompt, 4)).finished->cached_tokens, 128u);  // and stored anew
+    EXPECT_EQ(h.ask(request(5, prompt, 4)).finished->cached_tokens, 192u);  // and stored anew
 }
 
 TEST(LlamaEngine, DeterminismOffSharesWhatDecodeWrote) {
@@ -451,9 +451,9 @@ TEST(LlamaEngine, DeterminismOffSharesWhatDecodeWrote) {
     const Answer a = h.ask(request(1, prompt, 80));
     auto longer = prompt;
     longer.insert(longer.end(), a.tokens.begin(), a.tokens.end());
-    EXPECT_EQ(h.ask(request(2, longer, 2)).finished->cached_tokens, 64u);
+    EXPECT_EQ(h.ask(request(2, longer, 2)).finished->cached_tokens, 128u);
     EXPECT_EQ(h.engine->counters().padding_rows,
-              4u);  // of the first prefill, 60 to 64; none to decode
+              4u + 52u);  // the prefills of 60 and of 12 behind the hit; none to decode
 }
 
 struct Transfer {

@@ -28,7 +28,7 @@ void LlamaEngine::save_block(std::span<const model::BlockKey> chain, std::uint32
 // How many blocks from the start a restore could use, and the store can hold.
 std::uint32_t LlamaEngine::wanted_blocks(const Sequence& s) const {
     if (tier_ == nullptr || s.request.prompt_logprobs || s.transfer.has_value()) return 0;
-    const auto most = std::min<std::uint64_t>(restorable_blocks(s.prefill_end), s.chain.size());
+    const auto most = std::min<std::uint64_t>(restorable(s), s.chain.size());
     return static_cast<std::uint32_t>(
         std::min<std::uint64_t>(most, store_.capacity() / info_.layout.block_bytes));
 }

@@ -13,8 +13,9 @@ std::uint32_t prefill_rows(TokenCount remaining, std::uint32_t wanted) {
     return left == 0 || left >= kBlockTokens ? rows : remaining - kBlockTokens;
 }
 
-std::uint32_t padded_rows(TokenCount remaining) {
-    return remaining >= kPadFrom ? std::max(remaining, kBlockTokens) : remaining;
+std::uint32_t padded_rows(TokenCount remaining, TokenCount context) {
+    const bool pad = context > 0 || remaining >= kPadFrom;
+    return pad ? std::max(remaining, kBlockTokens) : remaining;
 }
 
 std::vector<std::uint32_t> joined_prefill(std::span<const PrefillWork> waiting,
@@ -22,11 +23,11 @@ std::vector<std::uint32_t> joined_prefill(std::span<const PrefillWork> waiting,
     const PrefillWork& front = waiting.front();
     std::vector<std::uint32_t> members{0};
     if (!front.joinable) return members;
-    std::uint32_t rows = padded_rows(front.remaining);
+    std::uint32_t rows = padded_rows(front.remaining, front.context);
     std::uint32_t wanted = rows;  // sum over the members, each for itself
     const auto joins = [&](const PrefillWork& w) {
         if (!w.joinable) return false;
-        const std::uint32_t own = padded_rows(w.remaining);
+        const std::uint32_t own = padded_rows(w.remaining, w.context);
         const auto total = static_cast<std::uint32_t>(members.size() + 1) * std::max(rows, own);
         if ((own < kBlockTokens) != (rows < kBlockTokens) || total > most ||
             total * 4 > (wanted + own) * 5)
@@ -42,8 +43,8 @@ std::vector<std::uint32_t> joined_prefill(std::span<const PrefillWork> waiting,
         for (std::uint32_t i = 1; i < waiting.size(); ++i) {
             const PrefillWork& w = waiting[i];
             if ((w.stream != high + 1 && w.stream + 1 != low) || !joins(w)) continue;
-            rows = std::max(rows, padded_rows(w.remaining));
-            wanted += padded_rows(w.remaining);
+            rows = std::max(rows, padded_rows(w.remaining, w.context));
+            wanted += padded_rows(w.remaining, w.context);
             low = std::min(low, w.stream);
             high = std::max(high, w.stream);
             members.push_back(i);
@@ -67,8 +68,9 @@ StepPlan joined_plan(const PlanState& state, const StepCost& cost, Duration left
         StepPlan plan{StepPlan::Kind::kPrefill, 0};
         TokenCount context = 0;
         for (const std::uint32_t m : members) {
-            plan.rows = std::max(plan.rows, padded_rows(state.waiting[m].remaining));
-            context = std::max(context, state.waiting[m].context);
+            const PrefillWork& w = state.waiting[m];
+            plan.rows = std::max(plan.rows, padded_rows(w.remaining, w.context));
+            context = std::max(context, w.context);
             if (m != 0) plan.joined.push_back(m);
         }
         const auto total = static_cast<std::uint32_t>(members.size()) * plan.rows;
@@ -79,8 +81,11 @@ StepPlan joined_plan(const PlanState& state, const StepCost& cost, Duration left
 
 }  // namespace
 
-std::uint32_t restorable_blocks(TokenCount prompt) {
-    return prompt < kBlockTokens ? 0 : (prompt - kBlockTokens) / kBlockTokens;
+std::uint32_t restorable_blocks(TokenCount prompt, TokenCount capacity) {
+    if (prompt <= kBlockTokens) return 0;
+    const std::uint32_t blocks = (prompt - 1) / kBlockTokens;
+    return (blocks + 1) * kBlockTokens <= capacity ? blocks
+                                                   : (prompt - kBlockTokens) / kBlockTokens;
 }
 
 StepPlan plan_step(const PlanState& state, const StepCost& cost) {
@@ -89,7 +94,7 @@ StepPlan plan_step(const PlanState& state, const StepCost& cost) {
     const PrefillWork& next = state.waiting.front();
     std::uint32_t most = state.ubatch;
     if (next.limit != 0) most = std::min(most, next.limit);
-    const std::uint32_t whole = padded_rows(prefill_rows(next.remaining, most));
+    const std::uint32_t whole = padded_rows(prefill_rows(next.remaining, most), next.context);
     if (state.decoding == 0) {
         const StepPlan shared = joined_plan(state, cost, Duration::max());
         return shared.kind == Kind::kPrefill ? shared : StepPlan{Kind::kPrefill, whole};

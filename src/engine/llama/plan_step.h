@@ -60,11 +60,12 @@ StepPlan plan_step(const PlanState& state, const StepCost& cost);
 // Only a prompt shorter than 64 is one smaller call. About `wanted` (>= 64) otherwise: a rest under
 // 128 is taken whole, a rest that would leave under 64 is split so that 64 are left.
 std::uint32_t prefill_rows(TokenCount remaining, std::uint32_t wanted);
-// Rows that compute a rest of `remaining` tokens in one call. The kernel for few rows is so much
-// slower that a prompt of 40 to 63 tokens is padded to 64 (measured: 40 rows 45 to 130 ms, 63 rows
-// 170 to 230, 64 rows 75 to 110). A function of the prompt's length alone, as the rule demands.
+// Rows that compute a rest of `remaining` tokens behind `context` in one call. A rest under 64 that
+// a hit left is padded to 64, since a cold prompt computes these tokens in a call of 64 or more.
+// So is a whole prompt of 40 to 63 tokens, as the kernel for few rows is so much slower (measured:
+// 40 rows 45 to 130 ms, 63 rows 170 to 230, 64 rows 75 to 110): a function of its length alone.
 inline constexpr std::uint32_t kPadFrom = 40;
-std::uint32_t padded_rows(TokenCount remaining);
+std::uint32_t padded_rows(TokenCount remaining, TokenCount context);
 // Who shares the call of waiting[0], as indices of `waiting` in ascending order of streams,
 // waiting[0] among them. llama.cpp computes rows of several streams in one pass when each has the
 // same number of rows and the streams are consecutive, and the bits stay those of a call alone
@@ -72,9 +73,9 @@ std::uint32_t padded_rows(TokenCount remaining);
 // quarter at most, all on the same side of the 64 rows where the kernel changes, none waiting for
 // another's block, and `most` rows in all.
 std::vector<std::uint32_t> joined_prefill(std::span<const PrefillWork> waiting, std::uint32_t most);
-// Whole blocks of a prompt that may come from a cache: what is left to compute has at least 64 rows
-// too, so that cold and warm prompts are computed by the same kernel.
-std::uint32_t restorable_blocks(TokenCount prompt);
+// Whole blocks of a prompt that may come from a cache: at least one token is left to compute, and
+// at least 64 where padding to 64 rows would not fit into the stream's `capacity` cells.
+std::uint32_t restorable_blocks(TokenCount prompt, TokenCount capacity);
 
 // ---------------------------------------------------------------- which streams take part in a
 // decode

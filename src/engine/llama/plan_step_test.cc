@@ -67,10 +67,12 @@ TEST(PlanStep, SimpleCases) {
 }
 
 TEST(PlanStep, PromptsNearTheOtherKernelArePaddedToIt) {
-    EXPECT_EQ(padded_rows(39), 39u);
-    EXPECT_EQ(padded_rows(40), 64u);
-    EXPECT_EQ(padded_rows(64), 64u);
-    EXPECT_EQ(padded_rows(65), 65u);
+    EXPECT_EQ(padded_rows(39, 0), 39u);
+    EXPECT_EQ(padded_rows(40, 0), 64u);
+    EXPECT_EQ(padded_rows(64, 0), 64u);
+    EXPECT_EQ(padded_rows(65, 0), 65u);
+    EXPECT_EQ(padded_rows(1, 64), 64u);  // what a hit left
+    EXPECT_EQ(padded_rows(65, 64), 65u);
     EXPECT_EQ(plan_step(state_of(0, {50}), trained()), (StepPlan{Kind::kPrefill, 64}));
 }
 
@@ -166,7 +168,7 @@ TEST(PlanStep, BothSidesProgress) {
             ++prefills_in_row;
             ASSERT_GE(plan.rows, 1u);
             const TokenCount computed = std::min<TokenCount>(s.waiting[0].remaining, plan.rows);
-            ASSERT_EQ(plan.rows, padded_rows(computed));
+            ASSERT_EQ(plan.rows, padded_rows(computed, s.waiting[0].context));
             ASSERT_LE(plan.rows, s.ubatch);
             s.since_decode += cost.prefill(plan.rows, s.waiting[0].context);
             s.waiting[0].remaining -= computed;
@@ -180,25 +182,32 @@ TEST(PlanStep, BothSidesProgress) {
     }
 }
 
-// No call of a prompt of 64 or more has fewer than 64 rows, however it is cut, cold or warm.
+// No call of a prompt of 64 or more has fewer than 64 rows, however it is cut, cold or warm, and
+// none writes beyond the stream.
 TEST(PrefillRows, NeverFewerThan64) {
+    constexpr TokenCount kCapacity = 701;
     for (TokenCount prompt = 1; prompt < 700; ++prompt) {
         for (const std::uint32_t wanted : {64u, 100u, 128u, 512u}) {
-            ASSERT_LE(restorable_blocks(prompt) * 64, prompt);
-            for (const TokenCount hit : {0u, restorable_blocks(prompt) * 64}) {
-                TokenCount remaining = prompt - hit;
-                while (remaining > 0) {
-                    const std::uint32_t rows = prefill_rows(remaining, wanted);
+            const TokenCount most = restorable_blocks(prompt, kCapacity) * 64;
+            ASSERT_LT(most, prompt);
+            for (const TokenCount hit : {0u, most}) {
+                TokenCount past = hit;
+                while (past < prompt) {
+                    const std::uint32_t own = prefill_rows(prompt - past, wanted);
+                    const std::uint32_t rows = padded_rows(own, past);
                     ASSERT_GE(rows, std::min<TokenCount>(prompt, 64)) << prompt << " " << wanted;
-                    ASSERT_LE(rows, std::min<TokenCount>(remaining, std::max(wanted, 127u)));
-                    remaining -= rows;
+                    ASSERT_LE(own, std::min<TokenCount>(prompt - past, std::max(wanted, 127u)));
+                    ASSERT_LE(past + rows, kCapacity);
+                    past += own;
                 }
             }
         }
     }
-    EXPECT_EQ(restorable_blocks(127), 0u);
-    EXPECT_EQ(restorable_blocks(128), 1u);
-    EXPECT_EQ(restorable_blocks(1262), 18u);
+    EXPECT_EQ(restorable_blocks(64, 8192), 0u);
+    EXPECT_EQ(restorable_blocks(65, 8192), 1u);
+    EXPECT_EQ(restorable_blocks(1262, 8192), 19u);
+    EXPECT_EQ(restorable_blocks(128, 128), 1u);
+    EXPECT_EQ(restorable_blocks(130, 131), 1u);  // two blocks would need 192 cells
 }
 
 // Passes as llama.cpp makes them: maximal runs of consecutive streams.

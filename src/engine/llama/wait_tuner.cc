@@ -1,26 +1,20 @@
 #include "engine/llama/wait_tuner.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace nereid::engine::llama {
 
-void WaitTuner::Best::add(std::uint32_t new_rows, Duration t) {
-    if (new_rows != rows) {
-        rows = new_rows;
-        count = 0;
-    }
-    took[count % kSamples] = t;
-    ++count;
-}
-
-Duration WaitTuner::Best::value() const {
+Duration WaitTuner::Latest::best() const {
     return *std::min_element(took.begin(), took.begin() + std::min(count, kSamples));
 }
 
 void WaitTuner::begin_trial() {
     trial_ = true;
     spin_ = !spin_;
-    tried_ = {};
+    trial_steps_ = 0;
+    compared_ = 0;
+    tried_ = std::numeric_limits<double>::infinity();
 }
 
 void WaitTuner::end_trial(bool keep) {
@@ -28,7 +22,7 @@ void WaitTuner::end_trial(bool keep) {
     since_trial_ = 0;
     if (keep) {
         ++switches_;
-        settled_ = tried_;
+        settled_ = {};
         interval_ = kMinInterval;
     } else {
         spin_ = !spin_;
@@ -36,32 +30,34 @@ void WaitTuner::end_trial(bool keep) {
     }
 }
 
-void WaitTuner::observe(std::uint32_t rows, Duration took) {
-    if (trial_) {
-        if (rows != settled_.rows) {  // no longer comparable
-            trial_ = false;
-            spin_ = !spin_;
-            return;
-        }
-        tried_.add(rows, took);
-        const Duration mark = settled_.value();
-        if (tried_.value() > mark * 3 / 2) return end_trial(false);
-        if (tried_.full()) end_trial(tried_.value() < mark * 9 / 10);
-        return;
+void WaitTuner::observe_trial(const Latest& known, Duration took) {
+    ++trial_steps_;
+    if (known.count > 0) {
+        ++compared_;
+        tried_ =
+            std::min(tried_, static_cast<double>(took.count()) /
+                                 static_cast<double>(std::max(known.best(), Duration{1}).count()));
+        if (tried_ > 1.5) return end_trial(false);
     }
-    const bool comparable = settled_.rows == rows && settled_.full();
+    if (compared_ == kSamples || trial_steps_ == kLongestTrial)
+        end_trial(compared_ > 0 && tried_ < 0.9);
+}
+
+void WaitTuner::observe(std::uint32_t rows, Duration took) {
+    Latest& known = settled_[std::min(rows, kRows - 1)];
+    if (trial_) return observe_trial(known, took);
     ++since_trial_;
-    if (comparable && took > settled_.value() * 3 && ++slow_ < kSlowSteps)
+    if (known.full() && took > known.best() * 3 && ++slow_ < kSlowSteps)
         return;  // one may be an accident
     if (slow_ >= kSlowSteps && since_trial_ >= kMinInterval / 2) {
-        settled_.count = 0;  // compared with what is slow now, not with better days
-        settled_.add(rows, took);
+        settled_ = {};  // compared with what is slow now, not with better days
+        known.add(took);
         slow_ = 0;
         return begin_trial();
     }
     slow_ = 0;
-    settled_.add(rows, took);
-    if (since_trial_ >= interval_ && settled_.full()) begin_trial();
+    known.add(took);
+    if (since_trial_ >= interval_ && known.full()) begin_trial();
 }
 
 }  // namespace nereid::engine::llama

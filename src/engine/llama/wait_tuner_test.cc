@@ -54,11 +54,39 @@ TEST(WaitTuner, OneSlowStepIsNoReason) {
     EXPECT_TRUE(tuner.spin());
 }
 
-TEST(WaitTuner, StepsWithOtherRowsAreNotCompared) {
+TEST(WaitTuner, OnlyStepsOfEqualRowsAreCompared) {
     WaitTuner tuner;
     Machine machine;
-    for (std::uint32_t i = 0; i < 3000; ++i)
-        tuner.observe(1 + i % 7, machine.step(tuner.spin(), 1 + i % 7));
+    const auto mixed = [&](std::uint32_t steps) {
+        std::uint32_t wrong = 0;
+        for (std::uint32_t i = 0; i < steps; ++i) {
+            wrong += tuner.spin() == machine.busy ? 1 : 0;
+            tuner.observe(1 + i % 7, machine.step(tuner.spin(), 1 + i % 7));
+        }
+        return wrong;
+    };
+    EXPECT_LE(mixed(2000), 60u);
+    EXPECT_EQ(tuner.switches(), 0u);
+    machine.busy = true;
+    EXPECT_LE(mixed(2000), 60u);
+    EXPECT_FALSE(tuner.spin());
+}
+
+TEST(WaitTuner, ABusyMachineIsFoundWithinFewSteps) {
+    WaitTuner tuner;
+    Machine machine{.busy = true};
+    EXPECT_LE(run(tuner, machine, 1000, 2), 20);
+    EXPECT_FALSE(tuner.spin());
+}
+
+// Each step has another number of rows than any before: nothing can be compared, nothing changes.
+TEST(WaitTuner, ATrialWithNothingToCompareEnds) {
+    WaitTuner tuner;
+    Machine machine;
+    run(tuner, machine, 3, 1);
+    EXPECT_FALSE(tuner.spin());  // the first trial
+    for (std::uint32_t rows = 2; rows < 18; ++rows) tuner.observe(rows, machine.step(false, rows));
+    EXPECT_TRUE(tuner.spin());
     EXPECT_EQ(tuner.switches(), 0u);
 }
 
