@@ -59,17 +59,21 @@ Result<void> EngineSet::add() {
                                                 std::move(worker)));
     pools::LocalWorker* added = workers_.back().get();
     running_.push_back(added);
-    added->on_state([this](const pools::WorkerStatus& status) { heard(status); });
+    added->on_state([this, failed = false](const pools::WorkerStatus& status) mutable {
+        // A state may be told again: an engine gives up hope once.
+        const bool fails = status.state == pools::WorkerState::kFailed;
+        heard(status, fails && !std::exchange(failed, fails));
+    });
     routed_.add([added](io::Loop& loop) { return added->handle_for(loop); });
     return {};
 }
 
-void EngineSet::heard(const pools::WorkerStatus& status) {
+void EngineSet::heard(const pools::WorkerStatus& status, bool has_failed) {
     if (was_ready_) return;
     if (status.state == pools::WorkerState::kReady) {
         was_ready_ = true;
         listener_.ready();
-    } else if (status.state == pools::WorkerState::kFailed && --hopeful_ == 0) {
+    } else if (has_failed && --hopeful_ == 0) {
         listener_.hopeless(status.last_error);
     }
 }

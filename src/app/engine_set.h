@@ -64,7 +64,7 @@ class EngineSet {
   private:
     EngineSet(Options options, const Surroundings& around);
     Result<void> add();
-    void heard(const pools::WorkerStatus& status);
+    void heard(const pools::WorkerStatus& status, bool has_failed);
     void retire(TimePoint deadline);
     io::Task<void> end(pools::LocalWorker& worker, TimePoint deadline);
 

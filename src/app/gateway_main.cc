@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <sstream>
@@ -156,6 +157,11 @@ Result<int> run(const cli::Invocation& invocation) {
     TRY_VOID(frontend.check_port_is_free(options.gateway));
     std::vector<gateway::ModelEntry> models;
     gateway::RoutingProbe routing_probe(metrics);
+    for (const auto& source : sources.all) {
+        if (std::ranges::find(options.backend.urls, source.server) == options.backend.urls.end())
+            log.warn("backend.events names a server that backend.urls does not",
+                     {{"server", source.server}});
+    }
     gateway::KvFeedProbe feed_probe(metrics);
     const auto servers = routed_servers(options, routing_probe, std::move(sources), feed_probe);
     models.push_back(model_entry(options, *servers, frontend.loop().wall_now().seconds()));

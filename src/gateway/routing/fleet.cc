@@ -32,6 +32,7 @@ void RoutingOptions::bind(io::ConfigBinder& b) {
     const auto names = router::stage_policy_names();
     std::vector<std::string_view> choices;
     for (const std::string_view name : names) {
+        if (name.ends_with("+fetch")) continue;  // backends here do not fetch from each other
         if (router::make_stage_policy(name, Stage::kUnified).ok()) choices.push_back(name);
     }
     b.knob("router.policy", policy,
