@@ -12,6 +12,7 @@
 #include "gateway/admission.h"
 #include "gateway/auth.h"
 #include "gateway/gateway.h"
+#include "gateway/http_metrics.h"
 #include "gateway/job_table.h"
 #include "gateway/probe.h"
 #include "io/tls.h"
@@ -28,15 +29,21 @@ struct Core {
     Core(std::int64_t queue_max, ops::Logger& logger, ops::Registry& metrics, State kept)
         : admission(queue_max),
           probe(metrics),
+          http(metrics),
           log(logger),
           registry(metrics),
           records(std::move(kept.records)),
           records_shared(kept.shared),
           process_id(std::move(kept.process_id)),
           aead(kept.secret),
-          helper(kept.helper) {}
+          helper(kept.helper) {
+        auto& lost = metrics.counter("nereid_log_lines_dropped_total",
+                                     "Log lines that were lost, whole or in part.");
+        metrics.before_render([&lost, &logger] { lost.add(logger.dropped() - lost.value()); });
+    }
     Admission admission;
     Probe probe;
+    HttpMetrics http;
     ops::Logger& log;
     ops::Registry& registry;
     AccessLog access_log;

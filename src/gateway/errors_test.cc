@@ -206,6 +206,15 @@ TEST_F(Errors, MalformedHttpIsAnsweredInTheSameShape) {
     loop.settle();
     EXPECT_EQ(c->status(), 400) << c->raw;
     EXPECT_EQ(at(c->json(), "error.type"), Json(kInvalid));
+    // The scrape's own connection is the one that is open; the first was closed after the answer.
+    c.reset();
+    loop.settle();
+    EXPECT_EQ(metric("nereid_http_bad_requests_total"), 1);
+    EXPECT_EQ(metric("nereid_http_connections_total"), 3);
+    loop.settle();  // the scrapes before are closed now
+    EXPECT_EQ(metric("nereid_http_connections_open"), 1);
+    EXPECT_EQ(metric("nereid_http_timeouts_total"), 0);
+    EXPECT_EQ(metric("nereid_log_lines_dropped_total"), 0);
 }
 
 TEST_F(Errors, ModelThatIsNotThere) {

@@ -85,6 +85,7 @@ GatewayShard::GatewayShard(Core& core, ShardContext context, std::size_t number,
       settings_(std::move(settings)),
       prng_(static_cast<std::uint64_t>(context.loop->wall_now().since_epoch.count()) * 1000 +
             number),
+      http_metrics_(core.http),
       models_(entries, context),
       dispatch_([this](Exchange& x, const RouteMatch& route) { return dispatch(x, route); }),
       jobs_(core, *context.loop) {
@@ -92,6 +93,7 @@ GatewayShard::GatewayShard(Core& core, ShardContext context, std::size_t number,
     limits.error_body = [this](int status, std::string_view message, io::Headers& headers) {
         headers.add("content-type", "application/json");
         headers.add("x-request-id", make_id("req", prng_));
+        http_metrics_.publish(server_->counters());
         return http_error_body(status, message);
     };
     server_ = io::make_http_server(
@@ -100,6 +102,7 @@ GatewayShard::GatewayShard(Core& core, ShardContext context, std::size_t number,
 }
 
 io::Task<void> GatewayShard::handle(io::HttpRequest& http, io::HttpReply& reply) {
+    http_metrics_.publish(server_->counters());
     const RouteMatch route = match_route(http.method, http.path);
     Exchange x(core_, loop_, settings_, http, reply, make_id("req", prng_));
     x.record.route = route.route;

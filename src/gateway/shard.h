@@ -47,6 +47,7 @@ class GatewayShard {
     io::Network& network_;
     std::shared_ptr<const Settings> settings_;
     Prng prng_;
+    HttpMetrics::Feed http_metrics_;
     ShardModels models_;
     std::function<io::Task<void>(Exchange&, const RouteMatch&)> dispatch_;
     Jobs jobs_;

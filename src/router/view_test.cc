@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include <map>
 
 #include "base/prng.h"
@@ -415,6 +417,78 @@ TEST(View, R9_OwnPlacementsSinceTheSampleCountForThePeersToo) {
         view.fold({.from = GatewayId{g}, .sequence = 2, .entries = {}}, now + 200ms, now + 200ms);
     }
     EXPECT_EQ(view.load(s).requests, 1);
+}
+
+// What is foreign in a report, against a list of all that was ever placed: starts that lie ahead,
+// ends after the sample, moves, prefill that the engine has done already.
+TEST(View, R9_ReportsAgainstANaiveModel) {
+    struct Placed {
+        ChargeHandle handle;
+        RankSlot slot = 0;
+        TimePoint begins, ended = TimePoint::never();
+    };
+    for (std::uint64_t seed = 1; seed <= 6; ++seed) {
+        Prng prng(seed);
+        View view({.self = GatewayId{1}, .slow_start = 0s});
+        const auto w = *view.add_worker({.name = "x", .stage = Stage::kDecode, .ranks = 2}, {});
+        const std::array<RankSlot, 2> slots{view.slot({w, 0}), view.slot({w, 1})};
+        std::array<TimePoint, 2> sampled{};
+        std::vector<Placed> naive;
+        TimePoint now{1s};
+        for (int step = 0; step < 3000; ++step) {
+            now = now + Duration(1 + static_cast<std::int64_t>(prng.below(20'000'000)));
+            const std::size_t which = prng.below(2);
+            const double dice = prng.uniform();
+            if (dice < 0.4) {
+                Charge c = decode_charge(slots[which], 100);
+                c.starts_in_ms = prng.chance(0.5) ? static_cast<double>(prng.below(200)) : 0.0;
+                c.prefill_tokens = prng.chance(0.3) ? 500 : 0;
+                naive.push_back({view.apply(c, now), slots[which],
+                                 now + Duration(static_cast<std::int64_t>(c.starts_in_ms * 1e6)),
+                                 TimePoint::never()});
+            } else if (dice < 0.7 && !naive.empty()) {
+                Placed& p = naive[prng.below(naive.size())];
+                if (!p.handle.active()) continue;
+                if (prng.chance(0.3)) {  // a move ends it here and begins it there
+                    const RankSlot to = slots[which];
+                    if (to == p.slot) continue;
+                    ASSERT_TRUE(view.move(p.handle, to, now));
+                    Placed there{std::move(p.handle), to, now, TimePoint::never()};
+                    p.ended = now;
+                    naive.push_back(std::move(there));
+                } else {
+                    view.release(p.handle, now);
+                    p.ended = now;
+                }
+            } else {
+                const TimePoint at =
+                    now + Duration(-static_cast<std::int64_t>(prng.below(150'000'000)));
+                if (at <= sampled[which]) continue;
+                sampled[which] = at;
+                std::uint32_t ours = 0;
+                std::uint32_t live = 0;
+                for (const Placed& p : naive) {
+                    if (p.slot != slots[which]) continue;
+                    ours += p.begins <= at && p.ended > at ? 1 : 0;
+                    live += p.ended == TimePoint::never() ? 1 : 0;
+                }
+                const auto foreign = static_cast<std::uint32_t>(prng.below(6));
+                model::Load load;
+                load.running = ours + foreign;
+                load.waiting_uncached_tokens = static_cast<TokenCount>(prng.below(2000));
+                view.report({w, static_cast<std::uint32_t>(which)}, load, at, now);
+                ASSERT_EQ(view.load(slots[which]).requests, live + foreign) << seed << ' ' << step;
+                ASSERT_GE(view.load(slots[which]).prefill_tokens, -1e-6);
+            }
+        }
+        EXPECT_GT(view.stats().reports, 500u);
+        naive.clear();
+        for (const RankSlot s : slots) {
+            view.report({w, view.id(s).rank}, {}, now + 1s, now + 1s);
+            EXPECT_EQ(view.load(s).requests, 0);
+            EXPECT_EQ(view.load(s).prefill_tokens, 0);
+        }
+    }
 }
 
 TEST(View, MinIndexIsTheNaiveMinimumAndSpreadsTies) {
