@@ -111,7 +111,7 @@ TEST(BlockTier, NobodyWaitsForAFetchButItsRequest) {
     h.submit(request(1, words(300, 1), 4));
     EXPECT_FALSE(h.engine->has_work());  // and nothing to poll
     EXPECT_EQ(h.engine->wake_at(), TimePoint::never());
-    const auto other = h.ask(request(2, words(90, 5), 4));  // too short to ask for
+    const auto other = h.ask(request(2, words(60, 5), 4));  // too short to ask for
     EXPECT_EQ(other.tokens.size(), 4u);
     EXPECT_FALSE(h.answers[1].finished.has_value());
     shelf.answer(shelf.asked.back());
