@@ -36,7 +36,7 @@ class Engine {
     virtual TimePoint wake_at() const { return TimePoint::never(); }
     // For engines whose work goes on elsewhere: `wake` is to be called, on the loop's thread, when
     // has_output() has become true by itself. Replaces the one before; empty = none.
-    virtual void set_waker(std::function<void()> wake) { (void)wake; }
+    virtual void set_waker(std::function<void()> /*wake*/) {}
     // Whether to call step() now. A driver asks this rather than has_work(), which cannot know that
     // wake_at() has passed.
     bool due(TimePoint now) const { return has_work() || has_output() || wake_at() <= now; }
