@@ -35,6 +35,19 @@ TEST(Cases, AStateThatLeftMemoryIsStillAState_K33) {
     const auto hit = w.expect<Found>(c, Lookup{w.ns, 0, w.keys(0, 4), 84}).hit;
     EXPECT_EQ(hit.blocks, 4U);
     EXPECT_TRUE(hit.state);
+    EXPECT_EQ(w.node->counters().append_lost, 0U);
+    // Its slot is of another size than all that are there: a run has to go for it, and not the one
+    // that the blocks before it are just being read into.
+    std::vector<ObjectName> all_of_it = w.objects(0, 4);
+    all_of_it.push_back(state[0]);
+    w.send(c, Get{w.ns, all_of_it, 10s, 5s});
+    const std::uint64_t tag = w.last_tag;
+    w.run_effects();
+    const Got got = w.as<Got>(w.take(c, tag));
+    EXPECT_EQ(got.contiguous, 5U);
+    w.expect_content(got);
+    EXPECT_GT(w.node->counters().ssd_hits, 0U);
+    w.node->check_invariants();
 }
 
 // K42: what is there and where, and a lease on it, is one command and one answer.

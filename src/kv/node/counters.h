@@ -49,6 +49,7 @@ struct NodeCounters {
     std::uint64_t append_failures = 0;
     std::uint64_t append_deferred = 0;  // the write-behind queue was full; written later
     std::uint64_t append_lost = 0;      // evicted from DRAM before it was on SSD
+    std::uint64_t held_back = 0;        // puts without room while others waited for the SSD
     std::uint64_t crc_failures = 0;     // of reads from SSD
     std::uint64_t read_failures = 0;
     std::array<std::uint64_t, kEvictCauses> evictions{};

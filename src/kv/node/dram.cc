@@ -9,6 +9,7 @@ namespace {
 constexpr std::uint32_t kDomainsAsked = 16;    // when room is needed: all, if there are no more
 constexpr std::uint32_t kExpirySlots = 65536;  // looked at per tick
 constexpr std::uint8_t kAppendTries = 3;
+constexpr std::uint32_t kRunsAsked = 64;  // when a run has to go and the victim's cannot
 
 }  // namespace
 
@@ -21,42 +22,51 @@ std::uint32_t Node::Impl::domain_of(std::uint64_t tenant, ByteCount slot_bytes) 
     return it->second;
 }
 
-std::optional<SlotId> Node::Impl::take_slot(NsId ns, std::uint32_t length) {
+std::optional<SlotId> Node::Impl::take_slot(NsId ns, std::uint32_t length, Need need) {
     const std::uint64_t tenant = namespaces[ns].tenant;
     const ByteCount bytes = arena.slot_bytes(length);
-    if (!make_tenant_room(tenant, bytes)) return std::nullopt;
-    for (;;) {
-        if (const auto slot = arena.allocate(length)) {
-            Block& b = blocks[*slot];
-            CHECK(b.status == Status::kEmpty);
-            b.ns = ns;
-            b.domain = domain_of(tenant, bytes);
-            b.used_at = ++use_clock;
-            tenant_bytes[tenant] += bytes;
-            return slot;
+    const auto take = [&](Spare spare) -> std::optional<SlotId> {
+        if (!make_tenant_room(tenant, bytes, spare)) return std::nullopt;
+        for (;;) {
+            if (const auto slot = arena.allocate(length)) return slot;
+            if (!make_room(tenant, bytes, spare)) return std::nullopt;
         }
-        if (!make_room(tenant, bytes)) return std::nullopt;
+    };
+    auto slot = take(Spare::kWaiting);
+    if (!slot && need == Need::kRead) slot = take(Spare::kNothing);
+    if (!slot) {
+        if (need == Need::kWrite && (appends > 0 || !deferred.empty())) ++counters.held_back;
+        return std::nullopt;
     }
+    Block& b = blocks[*slot];
+    CHECK(b.status == Status::kEmpty);
+    b.ns = ns;
+    b.domain = domain_of(tenant, bytes);
+    b.used_at = ++use_clock;
+    tenant_bytes[tenant] += bytes;
+    return slot;
 }
 
-bool Node::Impl::may_go(SlotId slot) const {
+// While the tier below takes records, what waits for it is spared: it would be lost for good.
+bool Node::Impl::may_go(SlotId slot, Spare spare) const {
     const Block& b = blocks[slot];
-    return b.status == Status::kReady && b.pins == 0 && !b.appending;
+    const bool waits = b.wants_ssd && ssd_writable && spare == Spare::kWaiting;
+    return b.status == Status::kReady && b.pins == 0 && !b.appending && !waits;
 }
 
-std::optional<SlotId> Node::Impl::victim_of(Domain& d) {
-    return d.policy.victim([this](std::uint32_t id) { return may_go(id); });
+std::optional<SlotId> Node::Impl::victim_of(Domain& d, Spare spare) {
+    return d.policy.victim([this, spare](std::uint32_t id) { return may_go(id, spare); });
 }
 
-bool Node::Impl::make_tenant_room(std::uint64_t tenant, ByteCount bytes) {
+bool Node::Impl::make_tenant_room(std::uint64_t tenant, ByteCount bytes, Spare spare) {
     if (options.tenant_quota_bytes == 0) return true;
     while (tenant_bytes[tenant] + bytes > options.tenant_quota_bytes) {
         std::optional<SlotId> victim;
         const auto same = domain_ids.find({tenant, bytes});
-        if (same != domain_ids.end()) victim = victim_of(domains[same->second]);
+        if (same != domain_ids.end()) victim = victim_of(domains[same->second], spare);
         for (auto it = domain_ids.lower_bound({tenant, 0});
              !victim && it != domain_ids.end() && it->first.first == tenant; ++it) {
-            victim = victim_of(domains[it->second]);
+            victim = victim_of(domains[it->second], spare);
         }
         if (!victim) return false;
         evict(*victim, EvictCause::kQuota);
@@ -67,12 +77,12 @@ bool Node::Impl::make_tenant_room(std::uint64_t tenant, ByteCount bytes) {
 // Among domains the one whose next victim was used longest ago gives way. Another slot size gives a
 // whole run, and only if its victim is clearly older: otherwise sizes would take pages from each
 // other in turn.
-bool Node::Impl::make_room(std::uint64_t tenant, ByteCount slot_bytes) {
+bool Node::Impl::make_room(std::uint64_t tenant, ByteCount slot_bytes, Spare spare) {
     std::optional<SlotId> same;
     std::optional<SlotId> other;
     const auto age = [this](SlotId slot) { return use_clock - blocks[slot].used_at; };
     const auto consider = [&](Domain& d) {
-        const auto victim = victim_of(d);
+        const auto victim = victim_of(d, spare);
         if (!victim) return;
         auto& best = d.slot_bytes == slot_bytes ? same : other;
         if (!best || age(*victim) > age(*best)) best = victim;
@@ -86,19 +96,30 @@ bool Node::Impl::make_room(std::uint64_t tenant, ByteCount slot_bytes) {
         consider(domains[(domain_cursor + i) % count]);
     }
     if (count > 0) domain_cursor = (domain_cursor + kDomainsAsked) % count;
-    if (other && (!same || age(*other) / 5 * 4 > age(*same)) && steal_run(*other)) return true;
-    if (!same) return false;
+    if (other && (!same || age(*other) / 5 * 4 > age(*same)) &&
+        steal(arena.run_of(*other), spare)) {
+        return true;
+    }
+    if (!same) return other && steal_any_run(spare);
     evict(*same, EvictCause::kCapacity);
     return true;
 }
 
-bool Node::Impl::steal_run(SlotId slot) {
-    const auto slots = arena.run_of(slot);
-    for (const SlotId s : slots) {
-        if (!may_go(s)) return false;
-    }
-    for (const SlotId s : slots) evict(s, EvictCause::kSteal);
+bool Node::Impl::steal(const std::vector<SlotId>& run, Spare spare) {
+    const auto stays = [&](SlotId s) { return !may_go(s, spare); };
+    if (run.empty() || std::ranges::any_of(run, stays)) return false;
+    for (const SlotId s : run) evict(s, EvictCause::kSteal);
     return true;
+}
+
+// Beside the victim may lie what is being read, perhaps for this very request: then another run.
+bool Node::Impl::steal_any_run(Spare spare) {
+    const std::uint32_t count = arena.run_count();
+    for (std::uint32_t i = 0; i < std::min(count, kRunsAsked); ++i) {
+        run_cursor = (run_cursor + 1) % count;
+        if (steal(arena.slots_of(run_cursor), spare)) return true;
+    }
+    return false;
 }
 
 void Node::Impl::enqueue(SlotId slot) {
@@ -121,7 +142,7 @@ void Node::Impl::free_slot(SlotId slot) {
 
 void Node::Impl::evict(SlotId slot, EvictCause cause) {
     Block& b = blocks[slot];
-    CHECK(may_go(slot) && !b.doomed);
+    CHECK(may_go(slot, Spare::kNothing) && !b.doomed);
     domains[b.domain].policy.evict(slot, b.key.lo);
     b.queued = false;
     const Location here{Tier::kDram, arena.location(slot)};
@@ -255,9 +276,21 @@ void Node::Impl::append(SlotId slot) {
         start_append(slot);
         return;
     }
-    b.wants_ssd = true;
-    deferred.emplace_back(slot, b.key);
+    defer(slot);
     ++counters.append_deferred;
+}
+
+void Node::Impl::defer(SlotId slot) {
+    blocks[slot].wants_ssd = true;
+    // While the tier takes nothing, blocks leave DRAM and their entries stay.
+    if (deferred.size() > 2 * blocks.size())
+        std::erase_if(deferred, [this](const auto& d) { return is_stale(d); });
+    deferred.emplace_back(slot, blocks[slot].key);
+}
+
+bool Node::Impl::is_stale(const std::pair<SlotId, ObjectKey>& d) const {
+    const Block& b = blocks[d.first];
+    return b.key != d.second || !b.wants_ssd || b.doomed;
 }
 
 void Node::Impl::start_append(SlotId slot) {
@@ -273,9 +306,8 @@ void Node::Impl::start_append(SlotId slot) {
 
 void Node::Impl::drain_appends() {
     while (!deferred.empty() && ssd_writable) {
-        const auto [slot, key] = deferred.front();
-        const Block& b = blocks[slot];
-        const bool stale = b.key != key || !b.wants_ssd || b.doomed;
+        const SlotId slot = deferred.front().first;
+        const bool stale = is_stale(deferred.front());
         if (!stale && appends > 0 &&
             append_bytes + arena.ref(slot).length > options.append_queue_bytes) {
             return;
@@ -304,10 +336,8 @@ void Node::Impl::on(AppendDone& e) {
         ++counters.append_failures;
         // What the tier could not take now is offered again at the next completion or tick (K34);
         // what it fails at again and again stays in DRAM alone.
-        if (!b.doomed && (e.location.code() == Code::kOverloaded || ++b.tries < kAppendTries)) {
-            b.wants_ssd = true;
-            deferred.emplace_back(slot, b.key);
-        }
+        if (!b.doomed && (e.location.code() == Code::kOverloaded || ++b.tries < kAppendTries))
+            defer(slot);
     }
     const bool ok = e.location.ok();
     settle_doomed(slot);

@@ -159,7 +159,7 @@ bool Node::Impl::begin_read(ObjectKey key, NsId ns, const ObjectName& name, Loca
     const Geometry& g = namespaces[ns].geometry;
     const ByteCount length = name.kind == ObjectKind::kHistory ? g.history_bytes : g.state_bytes;
     if (length == 0) return false;
-    const auto slot = take_slot(ns, static_cast<std::uint32_t>(length));
+    const auto slot = take_slot(ns, static_cast<std::uint32_t>(length), Need::kRead);
     if (!slot) return false;
     Block& b = blocks[*slot];
     b.key = key;

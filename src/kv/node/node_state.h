@@ -129,6 +129,11 @@ struct Node::Impl {
         std::vector<std::pair<GetId, std::uint32_t>> gets;
         std::vector<FollowerId> followers;
     };
+    // For whom a slot is taken. A put is told that there is no room before it costs a block that
+    // waits for the SSD: its engine skips it and counts it. A get has a request waiting, and what
+    // it reads is on SSD already: it may cost one.
+    enum class Need : std::uint8_t { kWrite, kRead };
+    enum class Spare : std::uint8_t { kNothing, kWaiting };
     enum class JobKind : std::uint8_t { kCopy, kRead, kAppend };
     struct Job {
         JobKind kind = JobKind::kCopy;
@@ -173,12 +178,13 @@ struct Node::Impl {
     std::uint64_t oldest_event() const { return next_event - ring.size(); }
 
     // dram.cc
-    std::optional<SlotId> take_slot(NsId ns, std::uint32_t length);
-    bool make_tenant_room(std::uint64_t tenant, ByteCount bytes);
-    bool make_room(std::uint64_t tenant, ByteCount slot_bytes);
-    std::optional<SlotId> victim_of(Domain& d);
-    bool may_go(SlotId slot) const;
-    bool steal_run(SlotId slot);
+    std::optional<SlotId> take_slot(NsId ns, std::uint32_t length, Need need);
+    bool make_tenant_room(std::uint64_t tenant, ByteCount bytes, Spare spare);
+    bool make_room(std::uint64_t tenant, ByteCount slot_bytes, Spare spare);
+    std::optional<SlotId> victim_of(Domain& d, Spare spare);
+    bool may_go(SlotId slot, Spare spare) const;
+    bool steal(const std::vector<SlotId>& run, Spare spare);  // all of it, or nothing
+    bool steal_any_run(Spare spare);
     std::uint32_t domain_of(std::uint64_t tenant, ByteCount slot_bytes);
     void enqueue(SlotId slot);
     void evict(SlotId slot, EvictCause cause);
@@ -193,6 +199,8 @@ struct Node::Impl {
     bool make_readable(SlotId slot, std::uint32_t crc);
     SlotId resident(ObjectKey key) const;  // the readable block of this key, or kNoSlot
     void append(SlotId slot);
+    void defer(SlotId slot);
+    bool is_stale(const std::pair<SlotId, ObjectKey>& d) const;  // of `deferred`
     void start_append(SlotId slot);
     void drain_appends();
     void on(AppendDone& e);
@@ -244,6 +252,7 @@ struct Node::Impl {
     std::map<std::pair<std::uint64_t, ByteCount>, std::uint32_t> domain_ids;  // tenant, slot bytes
     std::map<std::uint64_t, ByteCount> tenant_bytes;
     std::uint32_t domain_cursor = 0;
+    std::uint32_t run_cursor = 0;
     std::uint32_t use_clock = 0;
     std::uint32_t expiry_cursor = 0;
     TimePoint next_sweep;

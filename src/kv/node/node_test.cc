@@ -312,6 +312,73 @@ TEST(Node, EvictedBlocksComeBackFromSsd_K34) {
     w.expect_nothing_held();
 }
 
+// Under a slow SSD: what is there already goes first, what waits for it stays; when all of DRAM
+// waits, puts are held back and nothing is lost.
+TEST(Node, BlocksThatWaitForTheSsdStay_K34) {
+    NodeWorld::Setup setup;
+    setup.options.append_queue_bytes = 2 * 4000;
+    NodeWorld w(setup);
+    const ClientId c = w.connect();
+    const std::uint32_t all = static_cast<std::uint32_t>(w.arena->payload_capacity() / 4096);
+    w.put(c, 0, all);
+    EXPECT_EQ(w.appends.size(), 2U);
+    const auto held = w.expect<Reserved>(c, Reserve{w.ns, w.objects(10'000, 3), 10s});
+    EXPECT_EQ(held.status, std::vector(3, S::kNoSpace));
+    EXPECT_EQ(w.node->counters().held_back, 1U);
+    // Each that arrives on SSD makes room for one, whatever its place in the order.
+    for (std::uint64_t i = 0; i < all + 40; ++i) {
+        w.finish_append(w.appends.size() - 1);
+        w.put(c, 20'000 + i, 1);
+        ASSERT_EQ(w.found(c, 20'000 + i, 1), 1U);
+        ASSERT_EQ(w.appends.size(), 2U);
+    }
+    w.node->check_invariants();
+    EXPECT_EQ(w.node->counters().append_lost, 0U);
+    w.run_effects();
+    EXPECT_EQ(w.found(c, 0, all), all);
+    EXPECT_EQ(w.found(c, 20'000, all + 40), all + 40);
+    EXPECT_EQ(w.node->counters().append_lost, 0U);
+}
+
+// A get has a request waiting: for it the one that the order gives is lost, and counted.
+TEST(Node, AGetMayCostABlockThatWaits) {
+    NodeWorld::Setup setup;
+    setup.options.append_queue_bytes = 2 * 4000;
+    NodeWorld w(setup);
+    const ClientId c = w.connect();
+    const std::uint32_t all = static_cast<std::uint32_t>(w.arena->payload_capacity() / 4096);
+    w.put(c, 0, 1);
+    w.run_effects();
+    w.put(c, 10'000, all);  // pushes it out
+    w.send(c, Get{w.ns, w.objects(0, 1), 10s, 5s});
+    const std::uint64_t tag = w.last_tag;
+    ASSERT_EQ(w.reads.size(), 1U);
+    w.finish_read();
+    const Got got = w.as<Got>(w.take(c, tag));
+    EXPECT_EQ(got.contiguous, 1U);
+    w.expect_content(got);
+    EXPECT_EQ(w.node->counters().append_lost, 1U);
+    w.run_effects();
+    EXPECT_EQ(w.found(c, 10'000, all), all - 3);  // the tail's two were on their way
+    EXPECT_EQ(w.ssd.size(), all);
+}
+
+// While the tier takes nothing, DRAM goes on as if there were none, and nothing grows.
+TEST(Node, AnSsdThatTakesNothingHoldsNobodyBack) {
+    NodeWorld w;
+    const ClientId c = w.connect();
+    const std::uint32_t all = static_cast<std::uint32_t>(w.arena->payload_capacity() / 4096);
+    w.step(SsdWritable{false});
+    for (std::uint64_t i = 0; i < 12; ++i) w.put(c, 1000 * i, all);
+    EXPECT_EQ(w.found(c, 11'000, all), all);
+    EXPECT_EQ(w.node->counters().held_back, 0U);
+    EXPECT_LE(w.node->held().append_queue, 2 * w.arena->slot_count() + 1);
+    w.step(SsdWritable{true});
+    w.run_effects();
+    EXPECT_EQ(w.ssd.size(), all);
+    EXPECT_EQ(w.node->held().append_queue, 0U);
+}
+
 TEST(Node, WithoutWaitAGetTakesOnlyWhatIsInDram) {
     NodeWorld w;
     const ClientId c = w.connect();

@@ -61,6 +61,8 @@ constexpr std::array kNamed{
           "Writes to SSD that had to wait."},
     Named{&NodeCounters::append_lost, "nereid_kv_append_lost_total",
           "Objects that left DRAM before they were on SSD."},
+    Named{&NodeCounters::held_back, "nereid_kv_put_held_back_total",
+          "Puts that found no room while others waited for the SSD."},
     Named{&NodeCounters::ssd_gone, "nereid_kv_ssd_gone_total", "Records the SSD tier dropped."},
     Named{&NodeCounters::index_full, "nereid_kv_index_full_total",
           "Objects for which the index had no room."},

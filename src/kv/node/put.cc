@@ -85,7 +85,7 @@ ObjectStatus Node::Impl::reserve_one(const Request& r, const Reserve& c, std::ui
         }
         return ObjectStatus::kInFlight;
     }
-    const auto slot = take_slot(c.ns, static_cast<std::uint32_t>(length));
+    const auto slot = take_slot(c.ns, static_cast<std::uint32_t>(length), Need::kWrite);
     if (!slot) return ObjectStatus::kNoSpace;
     Block& b = blocks[*slot];
     b.key = key;

@@ -263,9 +263,13 @@ SlotId Arena::slot_at(std::uint64_t location) const {
 
 std::vector<SlotId> Arena::run_of(SlotId slot) const {
     const ByteCount in_data = slot_begin(slot) - data_begin_;
-    const Run& run = runs_[static_cast<std::size_t>(page_run_[in_data / options_.page_bytes])];
+    return slots_of(static_cast<std::uint32_t>(page_run_[in_data / options_.page_bytes]));
+}
+
+std::vector<SlotId> Arena::slots_of(std::uint32_t number) const {
+    const Run& run = runs_[number];
     std::vector<SlotId> out;
-    for (std::uint32_t i = 0; i < run.slots; ++i) {
+    for (std::uint32_t i = 0; run.pages > 0 && i < run.slots; ++i) {
         const ByteCount at = run.first_page * options_.page_bytes + i * run.slot_bytes;
         const auto id = static_cast<SlotId>(at / options_.min_slot_bytes);
         if (in_use(id) && slot_begin(id) == data_begin_ + at) out.push_back(id);

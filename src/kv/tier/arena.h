@@ -66,6 +66,9 @@ class Arena {
     ByteCount slot_bytes(std::uint32_t length) const;
     // The slots in use of the run that holds `slot`: what must go for its pages to become free.
     std::vector<SlotId> run_of(SlotId slot) const;
+    // The same by number, below run_count(); empty for one that is not used.
+    std::vector<SlotId> slots_of(std::uint32_t run) const;
+    std::uint32_t run_count() const { return static_cast<std::uint32_t>(runs_.size()); }
     bool in_use(SlotId slot) const;
 
     SlotId slot_count() const;  // ids are below it

@@ -117,7 +117,8 @@ void S3Fifo::evict(std::uint32_t id, std::uint64_t name) {
 }
 
 std::optional<std::uint32_t> S3Fifo::from_small(const std::function<bool(std::uint32_t)>& may_go) {
-    for (std::uint32_t left = small_.count; left > 0; --left) {
+    std::uint32_t held = 0;
+    for (std::uint32_t left = small_.count; left > 0 && held < kHeldBack; --left) {
         const std::uint32_t id = small_.oldest;
         auto& n = (*nodes_)[id];
         if (n.uses > 0) {
@@ -127,6 +128,7 @@ std::optional<std::uint32_t> S3Fifo::from_small(const std::function<bool(std::ui
         } else if (may_go(id)) {
             return id;
         } else {
+            ++held;
             unlink(id);
             push(small_, kSmall, id);
         }
@@ -136,11 +138,17 @@ std::optional<std::uint32_t> S3Fifo::from_small(const std::function<bool(std::ui
 
 std::optional<std::uint32_t> S3Fifo::from_main(const std::function<bool(std::uint32_t)>& may_go) {
     // Each pass takes one use from each; what is held back only turns.
-    for (std::uint64_t left = (kMaxUses + 1ULL) * main_.count; left > 0; --left) {
+    std::uint32_t held = 0;
+    for (std::uint64_t left = (kMaxUses + 1ULL) * main_.count; left > 0 && held < kHeldBack;
+         --left) {
         const std::uint32_t id = main_.oldest;
         auto& n = (*nodes_)[id];
         if (n.uses == 0 && may_go(id)) return id;
-        if (n.uses > 0) --n.uses;
+        if (n.uses > 0) {
+            --n.uses;
+        } else {
+            ++held;
+        }
         unlink(id);
         push(main_, kMain, id);
     }

@@ -60,7 +60,9 @@ class S3Fifo {
     void touch(std::uint32_t id);
     void remove(std::uint32_t id);  // not by choice: not remembered
     // The next to go among those for which `may_go` holds, or nullopt. It stays queued until
-    // evict() or remove(). Amortised O(1) when few are held back.
+    // evict() or remove(). Amortised O(1): a call meets at most kHeldBack that may not go in each
+    // queue, and begins behind them the next time; so it may say nullopt though one is further on.
+    static constexpr std::uint32_t kHeldBack = 512;
     std::optional<std::uint32_t> victim(const std::function<bool(std::uint32_t)>& may_go);
     void evict(std::uint32_t id, std::uint64_t name);  // remembers it
 

@@ -43,6 +43,27 @@ TEST(S3Fifo, WhatComesBackSoonEntersTheMainQueue) {
     EXPECT_EQ(p.victim(anyone), 0U);
 }
 
+TEST(S3Fifo, ACallMeetsABoundedNumberOfThoseHeldBack) {
+    constexpr std::uint32_t kMany = 20'000;
+    PolicyNodes nodes(kMany);
+    S3Fifo p(nodes);
+    for (std::uint32_t i = 0; i < kMany; ++i) p.insert(i, i);
+    std::uint32_t asked = 0;
+    const auto one = [&](std::uint32_t id) {
+        ++asked;
+        return id == 12'345;
+    };
+    std::uint32_t calls = 0;
+    std::optional<std::uint32_t> found;
+    for (; !found && calls < kMany; ++calls) {
+        asked = 0;
+        found = p.victim(one);
+        ASSERT_LE(asked, 3 * S3Fifo::kHeldBack);
+    }
+    EXPECT_EQ(found, 12'345U);
+    EXPECT_LE(calls, kMany / S3Fifo::kHeldBack + 1);
+}
+
 TEST(S3Fifo, HeldBackAreNeverGivenAndNothingIsLost) {
     PolicyNodes nodes(200);
     S3Fifo p(nodes);

@@ -19,6 +19,7 @@ using Fetched = engine::llama::BlockTier::Fetched;
 namespace fs = std::filesystem;
 
 constexpr std::size_t kBytes = 300'000;
+constexpr Duration kForever = 120s;  // when a test gives up
 
 struct Folder {
     Folder() {
@@ -53,9 +54,11 @@ engine::llama::BlockBytes bytes_of(const model::BlockKey& key) {
     return out;
 }
 
-KvLinkOptions quick() {
+// No limit that a busy machine could reach; tests that are about one set it.
+KvLinkOptions patient() {
     KvLinkOptions o;
-    o.fetch_deadline = 5s;
+    o.fetch_deadline = 60s;
+    o.answer_deadline = 60s;
     o.retry = 20ms;
     o.retry_max = 100ms;
     return o;
@@ -90,7 +93,7 @@ struct World {
     }
     // The link's thread makes things true without waking this loop: look again.
     bool until(const std::function<bool()>& done) {
-        const TimePoint deadline = loop.now() + 20s;
+        const TimePoint deadline = loop.now() + kForever;
         while (!done()) {
             if (loop.now() >= deadline) return false;
             loop.run_until([] { return false; }, 2ms);
@@ -110,7 +113,7 @@ struct World {
                                  const model::Namespace& of, std::uint32_t from = 0) {
         const RequestId id{++last_id};
         if (!link->fetch({.id = id, .ns = of, .chain = chain, .from = from})) return std::nullopt;
-        EXPECT_TRUE(loop.run_until([this] { return link->has_fetched(); }, 20s));
+        EXPECT_TRUE(loop.run_until([this] { return link->has_fetched(); }, kForever));
         auto got = link->take();
         EXPECT_EQ(got.size(), 1u);
         EXPECT_EQ(got.at(0).id, id);
@@ -124,7 +127,7 @@ struct World {
     Folder folder;
     std::string ssd_folder;
     ByteCount arena_bytes;
-    KvLinkOptions options = quick();
+    KvLinkOptions options = patient();
     io::RealLoop loop;
     std::unique_ptr<kv::NodeThread> node;
     std::unique_ptr<KvLink> link;
@@ -183,17 +186,19 @@ TEST(KvLink, APrefixLargerThanTheArenaComesInPieces) {
     w.start_node();
     w.start_link();
     const auto chain = chain_of(w.ns, 60, 7);
-    w.save(chain, w.ns);
-    // All of it is on SSD once the append queue has drained.
+    // What finds all of memory waiting for the disk is held back, and saved when it is met again.
+    std::optional<Fetched> got;
     ASSERT_TRUE(w.until([&] {
-        const auto got = w.fetch(chain, w.ns);
+        w.save(chain, w.ns);
+        got = w.fetch(chain, w.ns);
         return got.has_value() && got->blocks.size() == 60;
     }));
-    w.expect_right(*w.fetch(chain, w.ns), chain);
+    w.expect_right(*got, chain);
 }
 
 TEST(KvLink, NoNodeMeansNoWaiting_K19_K23_K28) {
     World w;
+    w.options.retry = w.options.retry_max = 1h;
     KvLink& link = w.start_link();
     const auto chain = chain_of(w.ns, 4, 7);
     // The first one finds out; then nobody waits, until it is time to try again.
@@ -204,11 +209,15 @@ TEST(KvLink, NoNodeMeansNoWaiting_K19_K23_K28) {
     EXPECT_GE(link.counters().skipped, 1u);
     link.save(w.ns, chain[0], 0, bytes_of(chain[0]));
     EXPECT_EQ(link.counters().save_dropped, 1u);
-    // It comes, it is found; it goes, nobody fails; it comes back.
+}
+
+// The node comes, it is found; it goes, nobody fails; it comes back.
+TEST(KvLink, ANodeThatComesBackIsFound_K23) {
+    World w;
+    w.start_link();
+    const auto chain = chain_of(w.ns, 4, 7);
     for (int i = 0; i < 2; ++i) {
         w.start_node();
-        ASSERT_TRUE(w.until([&] { return w.fetch(chain, w.ns).has_value(); }));
-        w.save(chain, w.ns);
         ASSERT_TRUE(w.until([&] {
             w.save(chain, w.ns);
             const auto got = w.fetch(chain, w.ns);
@@ -225,7 +234,7 @@ TEST(KvLink, ASilentNodeCostsOneDeadline_K28_K37) {
     World w;
     w.options.fetch_deadline = 100ms;
     w.options.answer_deadline = 300ms;
-    w.options.retry = 10s;
+    w.options.retry = 1h;
     io::RealNetwork network(w.loop);
     auto listener = network.listen({.host = {}, .port = 0, .unix_path = w.folder.socket()});
     ASSERT_TRUE(listener.ok());
@@ -235,7 +244,7 @@ TEST(KvLink, ASilentNodeCostsOneDeadline_K28_K37) {
     const auto got = w.fetch(chain, w.ns);
     ASSERT_TRUE(got.has_value());
     EXPECT_TRUE(got->blocks.empty());
-    EXPECT_LT(w.loop.now() - begin, 5s);
+    EXPECT_LT(w.loop.now() - begin, 60s);
     EXPECT_EQ(link.counters().fetch_timeouts, 1u);
     ASSERT_TRUE(w.wait_idle());
     EXPECT_FALSE(w.fetch(chain, w.ns).has_value());  // given up for a while
