@@ -1,8 +1,8 @@
 """The simulator against real engines: two embedded llama.cpp engines on this machine under Poisson load.
 
-First the engine's step costs are fitted from single measurements of one engine (prompts of several lengths, decode at several
-widths and contexts) while the other one is busy too; then both serve a Poisson stream in turn, and the same arrivals go through
-`nereid sim run tests/scenarios/llama_engines.toml`. Errors are |predicted - measured| / measured per request; medians.
+First the engine's step costs are fitted from measurements of one engine alone (prompts of several lengths, decode at several
+widths and contexts), and by how much another one beside it lengthens them (cores that share caches, memory or a pipeline); then
+both serve a Poisson stream in turn, and the same arrivals go through `nereid sim run tests/scenarios/llama_engines.toml`. Errors are |predicted - measured| / measured per request; medians.
 """
 
 import json
@@ -48,36 +48,46 @@ def solve(rows, values, weights):
         active.remove(min(got, key=got.get))
 
 
-def calibrate(ports):
-    """Each measurement runs on both engines at once: they share caches and memory in the load test as well."""
-    def both(job):
-        return lib.concurrently([lambda p=p, i=i: job(p, random.Random(f"cal{i}{time.time()}")) for i, p in enumerate(ports)], len(ports))
+def paces(answers):
+    """Milliseconds between tokens of each stream while all of them decode."""
+    begin, end = max(a.first for a in answers), min(a.last for a in answers)
+    if end - begin < 0.3 * (answers[0].last - answers[0].first):
+        return []
+    return [(a.last - a.first) * 1000 / (a.tokens - 1) for a in answers]
 
-    rows, values = [], []
-    for count in (60, 150, 400, 900):
-        for a in both(lambda port, rng, c=count: ask(port, rng, c, 1)):
+
+def wave(port, rng, width, count, tokens):
+    return lib.concurrently([lambda i=i: ask(port, random.Random(f"{rng.random()}{i}"), count, tokens) for i in range(width)], width)
+
+
+def calibrate(ports, rounds):
+    """Step costs of an engine that has the machine to itself, and by how much another one that works beside it lengthens them."""
+    rng = random.Random(time.time())
+
+    def both(job):
+        return lib.concurrently([lambda p=p, i=i: job(p, random.Random(f"{rng.random()}{i}")) for i, p in enumerate(ports)], len(ports))
+
+    prefill, decode, slowdown = ([], []), ([], []), []
+    for _ in range(rounds):
+        for count in (40, 120, 250, 500, 900):
+            a = ask(ports[0], rng, count, 1)
             n = a.prompt_tokens
-            rows.append([1 + (n - 1) // 512, n, n * n / 2])    # a step takes 512 tokens at most
-            values.append(a.ttft * 1000)
-    prefill = solve(rows, values, [1 / v ** 2 for v in values])
-    rows, values = [], []
-    for width, count, tokens in ((1, 40, 24), (3, 40, 16), (6, 40, 12), (3, 500, 12)):
-        def wave(port, rng, w=width, c=count, t=tokens):
-            return lib.concurrently([lambda i=i: ask(port, random.Random(f"{rng.random()}{i}"), c, t) for i in range(w)], w)
-        for answers in both(wave):
-            begin = max(a.first for a in answers)               # all decode from here on
-            for a in answers[:1]:
-                end = min(x.last for x in answers)
-                steps = (a.tokens - 1) * (end - begin) / (a.last - a.first) if a.last > a.first else 0
-                if end > begin and steps > 2:
-                    # This stream's own pace while all are decoding.
-                    pace = (a.last - begin) / max(1, (a.tokens - 1) * (a.last - begin) / (a.last - a.first))
-                    if width == 1 or begin <= a.first + 0.5 * (a.last - a.first):
-                        kv = sum(x.prompt_tokens + x.tokens / 2 for x in answers)
-                        rows.append([1, width, kv])
-                        values.append(pace * 1000)
-    decode = solve(rows, values, [1 / v ** 2 for v in values])
-    return prefill, decode, list(zip(rows, values))
+            prefill[0].append([1 + (n - 1) // 512, n, n * n / 2])    # a step takes 512 tokens at most
+            prefill[1].append(a.ttft * 1000)
+            if count in (120, 500):
+                per_token = [x.ttft / x.prompt_tokens for x in both(lambda port, r, c=count: ask(port, r, c, 1))]
+                slowdown += [x / (a.ttft / n) for x in per_token]
+        for width, count, tokens in ((1, 40, 24), (2, 200, 16), (4, 40, 16), (2, 600, 16)):
+            answers = wave(ports[0], rng, width, count, tokens)
+            for pace in paces(answers):
+                decode[0].append([1, width, sum(a.prompt_tokens + a.tokens / 2 for a in answers)])
+                decode[1].append(pace)
+            if width == 1:
+                slowdown += [p / paces(answers)[0] for x in both(lambda port, r: wave(port, r, 1, 40, 24)) for p in paces(x)]
+
+    def fit(rows, values):
+        return solve(rows, values, [1 / v ** 2 for v in values])
+    return fit(*prefill), fit(*decode), max(1.0, median(slowdown))
 
 
 def load(ports, seconds, rate, seed):
@@ -101,7 +111,7 @@ def load(ports, seconds, rate, seed):
     return done
 
 
-def predict(done, prefill, decode, folder):
+def predict(done, prefill, decode, slowdown, folder):
     trace = folder / "load.jsonl"
     with open(trace, "w") as out:
         for k, (start, a) in enumerate(done):
@@ -110,7 +120,8 @@ def predict(done, prefill, decode, folder):
     argv = [SIM, "sim", "run", "tests/scenarios/llama_engines.toml", "--quiet", "--json", "-", f"--workload.trace={trace}",
             f"--engine.prefill-fixed-ms={prefill[0]}", f"--engine.prefill-token-us={prefill[1] * 1e3}",
             f"--engine.prefill-pair-ns={prefill[2] * 1e6}", f"--engine.decode-fixed-ms={decode[0]}",
-            f"--engine.decode-request-ms={decode[1]}", f"--engine.decode-kv-token-ns={decode[2] * 1e6}"]
+            f"--engine.decode-request-ms={decode[1]}", f"--engine.decode-kv-token-ns={decode[2] * 1e6}",
+            f"--engine.neighbour-slowdown={slowdown}"]
     out = subprocess.run(argv, check=True, stdout=subprocess.PIPE, text=True, cwd=lib.ROOT).stdout
     return {r["id"]: r for r in json.loads(out)["requests"]}
 
@@ -132,11 +143,11 @@ def main():
             lib.wait_http(port, "/ready", child, log)
         for port in ports:
             ask(port, random.Random(port), 40, 4)
-        prefill, decode, points = calibrate(ports)
+        prefill, decode, slowdown = calibrate(ports, 1 if args.quick else 3)
         lib.say(f"prefill ms = {prefill[0]:.2f} a step + {prefill[1]:.4f} a token + {prefill[2]:.3g} a pair; decode ms = "
-                f"{decode[0]:.2f} + {decode[1]:.2f} a request + {decode[2]:.3g} a KV token")
-        done = load(ports, 14 if args.quick else 26, 0.9, 5)
-    predicted = predict(done, prefill, decode, folder)
+                f"{decode[0]:.2f} + {decode[1]:.2f} a request + {decode[2]:.3g} a KV token; times {slowdown:.2f} beside a busy one")
+        done = load(ports, 14 if args.quick else 60, 1.1, 5)
+    predicted = predict(done, prefill, decode, slowdown, folder)
     ttft, itl = [], []
     for k, (_, a) in enumerate(done):
         p = predicted[k]
@@ -149,7 +160,7 @@ def main():
         "ttft_ms_measured_p50": median([m for _, m in ttft]), "ttft_ms_predicted_p50": median([p for p, _ in ttft]),
         "itl_ms_measured_p50": median([m for _, m in itl]), "itl_ms_predicted_p50": median([p for p, _ in itl]),
         "prefill_fixed_ms": prefill[0], "prefill_token_ms": prefill[1], "prefill_pair_ms": prefill[2],
-        "decode_fixed_ms": decode[0], "decode_request_ms": decode[1], "decode_kv_token_ms": decode[2],
+        "decode_fixed_ms": decode[0], "decode_request_ms": decode[1], "decode_kv_token_ms": decode[2], "neighbour_slowdown": slowdown,
     }
     lib.finish("sim_engines", metrics, {}, ["pairs (predicted, measured) TTFT ms: " +
                " ".join(f"{p:.0f}/{m:.0f}" for p, m in ttft), "ITL ms: " + " ".join(f"{p:.0f}/{m:.0f}" for p, m in itl)])

@@ -185,6 +185,12 @@ void Scenario::bind(io::ConfigBinder& b) {
            "of a request in it; negative = the model's");
     fitted("engine.decode_kv_token_ns", decode_kv_token_ns,
            "of a token of its KV; negative = the model's");
+    b.knob(
+        "engine.neighbour_slowdown", neighbour_slowdown,
+        {.min = 1,
+         .max = 100,
+         .doc = "units on one machine: a step's length for each other unit that steps meanwhile; "
+                "1 = machines of their own"});
     b.knob("engine.tokens_per_step", tokens_per_step,
            {.min = 0,
             .max = 16,
@@ -274,6 +280,7 @@ Result<ClusterSpec> Scenario::cluster() const {
     fitted(s.engine.decode_fixed_ms, decode_fixed_ms, 1);
     fitted(s.engine.decode_request_ms, decode_request_ms, 1);
     fitted(s.engine.decode_kv_token_ms, decode_kv_token_ns, 1e-6);
+    s.neighbour_slowdown = neighbour_slowdown;
     const auto pool = [](const Pool& p, double imbalance) {
         return PoolSpec{static_cast<std::uint32_t>(p.units), unit_of(p, imbalance)};
     };

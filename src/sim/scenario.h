@@ -45,6 +45,7 @@ struct Scenario {
     // Fitted values in place of the model's; negative: the model's own.
     double prefill_fixed_ms = -1, prefill_token_us = -1, prefill_pair_ns = -1;
     double decode_fixed_ms = -1, decode_request_ms = -1, decode_kv_token_ns = -1;
+    double neighbour_slowdown = 1;
 
     // [prefill] [decode] [unified]
     struct Pool {

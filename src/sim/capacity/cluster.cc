@@ -87,7 +87,7 @@ void Cluster::State::handle(const Event& event) {
             if (live_job()) dispatch(event.a);
             break;
         case Kind::kStepEnd:
-            if (hosts[event.a]->life == event.life) on_step_end(event.a);
+            if (hosts[event.a]->step_event == event.life) on_step_end(event.a);
             break;
         case Kind::kWake:
             hosts[event.a]->wake_at = INT64_MAX;
@@ -183,12 +183,39 @@ void Cluster::State::try_step(std::uint32_t h) {
     Nanos wake = INT64_MAX;
     const Nanos length = host.unit.begin(now, wake);
     if (length > 0) {
-        host.busy += measuring ? length : 0;
+        const std::uint32_t others = neighbours_stepping(h);
+        host.step_end = now;
+        end_step_at(h, now + scaled(length, stretch(others)));
         ++host.steps;
-        push(now + length, Kind::kStepEnd, h, host.life);
+        stretch_neighbours(h, others - 1, others);
     } else if (wake < host.wake_at) {
         host.wake_at = wake;
         push(wake, Kind::kWake, h);
+    }
+}
+
+void Cluster::State::end_step_at(std::uint32_t h, Nanos at) {
+    Host& host = *hosts[h];
+    host.busy += measuring ? at - host.step_end : 0;
+    host.step_end = at;
+    push(at, Kind::kStepEnd, h, ++host.step_event);
+}
+
+std::uint32_t Cluster::State::neighbours_stepping(std::uint32_t h) const {
+    if (spec.neighbour_slowdown <= 1) return 0;
+    std::uint32_t n = 0;
+    for (std::uint32_t i = 0; i < hosts.size(); ++i)
+        n += i != h && hosts[i]->unit.stepping() ? 1 : 0;
+    return n;
+}
+
+// Unit `h` has begun or ended a step: what is left of the others' goes on at another pace, that of
+// `to` neighbours after that of `from`.
+void Cluster::State::stretch_neighbours(std::uint32_t h, std::uint32_t from, std::uint32_t to) {
+    if (spec.neighbour_slowdown <= 1) return;
+    for (std::uint32_t i = 0; i < hosts.size(); ++i) {
+        if (i == h || !hosts[i]->unit.stepping()) continue;
+        end_step_at(i, now + scaled(hosts[i]->step_end - now, stretch(to) / stretch(from)));
     }
 }
 
@@ -196,6 +223,8 @@ void Cluster::State::on_step_end(std::uint32_t h) {
     Host& host = *hosts[h];
     observe_step(h);
     const Unit::Outcome& outcome = host.unit.end();
+    const std::uint32_t others = neighbours_stepping(h);
+    stretch_neighbours(h, others, others - 1);
     for (const JobId id : outcome.prompts) prompt_done(h, id);
     for (const JobId id : outcome.ended) finish(id, End::kFinished);
     for (const JobId id : outcome.preempted) restart(id);
@@ -305,13 +334,19 @@ void Cluster::State::on_fault(std::uint32_t index) {
     Host& host = *hosts[h];
     host.up = false;
     ++host.life;
+    ++host.step_event;
     for (TieredCache& cache : host.caches) cache.clear();
     if (host.gate)
         host.gate.emplace(host.unit.spec().ranks,
                           router::QuotaGate::Options{spec.router.quota_ms, 0});
     host.leaving.clear();
     std::vector<JobId> lost;
+    const bool was_stepping = host.unit.stepping();
     host.unit.drain(lost);
+    if (was_stepping) {
+        const std::uint32_t others = neighbours_stepping(h);
+        stretch_neighbours(h, others, others - 1);
+    }
     for (const JobId id : lost) {
         ++r.lost_to_faults;
         Job& job = jobs[id];

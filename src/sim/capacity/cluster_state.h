@@ -34,7 +34,7 @@ struct Cluster::State {
     enum class Kind : std::uint32_t {
         kArrival,       // a: unused
         kDispatch,      // a: job
-        kStepEnd,       // a: unit
+        kStepEnd,       // a: unit, life: its step_event
         kWake,          // a: unit: a prompt's prefix is restored
         kKvArrived,     // a: job: its KV is on the decode rank
         kReportSample,  // a: gateway
@@ -70,6 +70,8 @@ struct Cluster::State {
         std::optional<router::CostFit> fit;
         std::uint64_t steps = 0;
         Nanos busy = 0;
+        Nanos step_end = 0;            // of the step under way
+        std::uint32_t step_event = 0;  // the one that ends it; earlier ones are stale
         std::vector<std::pair<JobId, std::uint32_t>> leaving;  // (job, life) that migrate away
         std::vector<std::uint32_t> hit_tokens, miss_tokens;
     };
@@ -114,6 +116,12 @@ struct Cluster::State {
     void on_arrival();
     void try_step(std::uint32_t host);
     void on_step_end(std::uint32_t host);
+    void end_step_at(std::uint32_t host, Nanos at);
+    std::uint32_t neighbours_stepping(std::uint32_t host) const;
+    void stretch_neighbours(std::uint32_t host, std::uint32_t from, std::uint32_t to);
+    double stretch(std::uint32_t neighbours) const {
+        return 1 + (spec.neighbour_slowdown - 1) * neighbours;
+    }
     void prompt_done(std::uint32_t host, JobId id);
     void begin_decode(JobId id);
     void restart(JobId id);

@@ -4,6 +4,7 @@
 
 #include "sim/capacity/population.h"
 #include "workload/generators.h"
+#include "workload/trace.h"
 
 namespace nereid::sim {
 namespace {
@@ -69,6 +70,7 @@ TEST(Cluster, EveryRequestEndsExactlyOnce) {
     spec.router.late_binding = true;
     spec.router.quota_ms = 300;
     spec.router.migrate_every = 2;
+    spec.neighbour_slowdown = 1.1;
     spec.faults = {{10 * kSecond, Stage::kDecode, 0, kSecond, 5 * kSecond},
                    {12 * kSecond, Stage::kPrefill, 1, kSecond, 5 * kSecond}};
     const auto source = traffic(60, 40s);
@@ -93,6 +95,37 @@ TEST(Cluster, PrefixesAreHitAndTiersCostTime) {
     EXPECT_GT(hbm.hit_share, 0.2);
     EXPECT_LT(hbm.ttft_ms.p50, none.ttft_ms.p50);
     EXPECT_GT(ssd.ttft_ms.p50, hbm.ttft_ms.p50);
+}
+
+// Two prompts of one chunk on two units of one machine that makes each half as slow again while
+// both work: what one has done alone counts, and what is left when the other ends is done at full
+// speed.
+TEST(Cluster, UnitsOfOneMachineSlowEachOther) {
+    ClusterSpec spec;
+    spec.engine = *engine_model("study");
+    spec.engine.prefill_fixed_ms = 0;
+    spec.unified = {2, {.ranks = 1, .token_budget = 100'000, .cost_budget_ms = 0}};
+    spec.router.policy = "round-robin";
+    spec.router.fit = false;
+    spec.record = true;
+    const auto first_tokens = [&](double slowdown, Duration second) {
+        spec.neighbour_slowdown = slowdown;
+        workload::Trace trace;
+        trace.add(0ms, 20'000, 1, {});
+        trace.add(second, 20'000, 1, {});
+        const auto source = workload::replay(trace, {.copy_offset = 0ms});
+        const RunResult r = run(spec, *source);
+        EXPECT_EQ(r.records.size(), 2u);
+        return std::pair{r.records.at(0).ttft_ms, r.records.at(1).ttft_ms};
+    };
+    const double alone = first_tokens(1, 0ms).first;
+    ASSERT_GT(alone, 100);
+    EXPECT_NEAR(first_tokens(1.5, 0ms).first, 1.5 * alone, 0.01);
+    EXPECT_NEAR(first_tokens(1.5, 0ms).second, 1.5 * alone, 0.01);
+    const Duration half{static_cast<Nanos>(alone / 2 * 1e6)};
+    EXPECT_NEAR(first_tokens(1.5, half).first, 1.25 * alone, 0.01);
+    EXPECT_NEAR(first_tokens(1.5, half).second, 1.25 * alone, 0.01);
+    EXPECT_NEAR(first_tokens(1, half).second, alone, 0.01);
 }
 
 TEST(Cluster, OursBalancesDecodeBetterThanRoundRobin) {

@@ -81,6 +81,9 @@ struct ClusterSpec {
     GatewaySpec gateways;
     RouterSpec router;
     SloSpec slo;
+    // All units on one machine: a step lasts so much longer for each other unit that steps at the
+    // same time (1: machines of their own). The routers' cost fit does not see it.
+    double neighbour_slowdown = 1;
     std::vector<Fault> faults;
     Nanos warmup = 0;             // not measured
     Nanos end = 3600 * kSecond;   // arrivals after this are not taken
