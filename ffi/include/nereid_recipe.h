@@ -1,5 +1,6 @@
-// DeepSeek V4 and V4.1: prompts, token ids and parsed output, over the Rust crates deepseek-recipe and
-// tokenizers (ffi/recipe). A C ABI in a shared library that is loaded when such a model is opened.
+// DeepSeek V4 and V4.1: prompts and parsed output, over the Rust crate deepseek-recipe; token ids of any
+// Hugging Face tokenizer.json, over tokenizers (ffi/recipe). A C ABI in a shared library that is loaded
+// when a model is opened that needs either.
 //
 // Rules for every call: it returns one of the NR_ codes; on another than NR_OK, *error is a
 // NUL-terminated message that the caller frees with nr_string_free, and no other output is written.
@@ -40,14 +41,18 @@ int32_t nr_parser_push(nr_parser* parser, const char* text, size_t size, char** 
 int32_t nr_parser_finish(nr_parser* parser, char** out, char** error);
 void nr_parser_free(nr_parser* parser);
 
-// A Hugging Face tokenizer.json with byte-level BPE. Immutable; may be shared by threads.
+// A Hugging Face tokenizer.json of any kind. Immutable; may be shared by threads.
 int32_t nr_tokenizer_new(const char* json, size_t size, nr_tokenizer** out, char** error);
 void nr_tokenizer_free(nr_tokenizer* tokenizer);
-// Ids of `text`; ranges[2i], ranges[2i + 1]: a span that is one added token. All else is encoded
-// without the added vocabulary. Freed with nr_ids_free.
+// Ids of `text`; marks[3i], marks[3i + 1] and marks[3i + 2]: a span and the id that stands for it,
+// ascending, not empty. All else is encoded without the added vocabulary, whatever it looks like.
+// Freed with nr_ids_free.
 int32_t nr_tokenizer_encode(const nr_tokenizer* tokenizer, const char* text, size_t size,
-                            const uint64_t* ranges, size_t range_count, uint32_t** ids,
-                            size_t* count, char** error);
+                            const uint64_t* marks, size_t mark_count, uint32_t** ids, size_t* count,
+                            char** error);
+// The same with the added vocabulary, as `tokenizers` does it; nothing is added (no BOS).
+int32_t nr_tokenizer_parse(const nr_tokenizer* tokenizer, const char* text, size_t size,
+                           uint32_t** ids, size_t* count, char** error);
 void nr_ids_free(uint32_t* ids, size_t count);
 
 #ifdef __cplusplus

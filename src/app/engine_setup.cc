@@ -11,7 +11,6 @@
 #include "engine/scripted/scripted_engine.h"
 #include "engine/scripted/scripted_text.h"
 #include "pools/cache/kv_link.h"
-#include "text/recipe/recipe.h"
 
 namespace nereid::app {
 
@@ -182,7 +181,7 @@ Result<text::TextModel> open_text(const EngineOptions& options) {
         return engine::scripted::scripted_text(script);
     }
     if (options.kind == "deepinfer" && std::filesystem::is_directory(options.model))
-        return text::open_deepseek_folder(options.model);
+        return text::open_text_model(options.model);
     TRY_VOID(check_model_file(options));
     return text::open_gguf_text(options.model_path());
 }

@@ -91,8 +91,9 @@ Result<gateway::KvSources> kv_sources(const BackendOptions& options) {
     if (options.tokenizer.empty())
         return err(Code::kConfig,
                    "backend.events needs the model's tokenizer, since events name tokens. Mend: "
-                   "backend.tokenizer = a GGUF file of the same model.");
-    TRY(out.text, text::open_gguf_text(options.tokenizer));
+                   "backend.tokenizer = a GGUF file or a folder with tokenizer.json of the same "
+                   "model.");
+    TRY(out.text, text::open_text_model(options.tokenizer));
     return out;
 }
 
@@ -203,8 +204,8 @@ void BackendOptions::bind(io::ConfigBinder& b) {
                 "backend.urls, its ZeroMQ publisher, its replay socket. They say who holds which "
                 "prompts."});
     b.knob("backend.tokenizer", tokenizer,
-           {.doc = "GGUF file of the servers' model, with backend.events: its vocabulary and "
-                   "template (a file without weights will do)."});
+           {.doc = "GGUF file of the servers' model, or its folder with a tokenizer.json, with "
+                   "backend.events: its vocabulary and template (weights are not read)."});
     b.knob("backend.block_tokens", block_tokens,
            {.unit = "tokens",
             .min = 1,

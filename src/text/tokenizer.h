@@ -1,5 +1,6 @@
-// Tokenizer and ChatTemplate: text to token ids and back, for one model. First implementation:
-// text/gguf (the vocabulary of a GGUF file through libllama, and its Jinja template).
+// Tokenizer and ChatTemplate: text to token ids and back, for one model. Implementations: text/gguf
+// (the vocabulary of a GGUF file through libllama, and its Jinja template) and text/folder (a
+// tokenizer.json through Hugging Face's library).
 //
 // Objects are immutable after opening and may be used from several threads at once.
 #pragma once
@@ -69,5 +70,8 @@ struct TextModel {
 };
 Result<TextModel> open_gguf_text(const std::string& path,
                                  const std::string& template_override = {});
+// A GGUF file, or a folder as Hugging Face lays it out (text/folder/folder.h). kConfig with file
+// and mend.
+Result<TextModel> open_text_model(const std::string& path);
 
 }  // namespace nereid::text

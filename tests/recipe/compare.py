@@ -21,7 +21,7 @@ MODELS = {"DeepSeek-V4-Pro": deepseek_recipe.DeepseekV4Encoding, "DeepSeek-V4.1-
 class Ours:
     def __init__(self, path):
         self.lib = ctypes.CDLL(path)
-        for name in ("nr_render", "nr_tokenizer_new", "nr_tokenizer_encode"):
+        for name in ("nr_render", "nr_tokenizer_new", "nr_tokenizer_encode", "nr_tokenizer_parse"):
             getattr(self.lib, name).restype = ctypes.c_int32
 
     def render(self, body):
@@ -36,12 +36,18 @@ class Ours:
         code = self.lib.nr_tokenizer_new(content, ctypes.c_size_t(len(content)), ctypes.byref(self.tokenizer), ctypes.byref(error))
         assert code == 0, ctypes.string_at(error.value)
 
-    def encode(self, prompt, ranges):
+    def encode(self, prompt, marks):
+        """`marks`: (begin, end, id) in bytes."""
         raw = prompt.encode()
-        flat = (ctypes.c_uint64 * (2 * len(ranges)))(*[n for pair in ranges for n in pair])
+        flat = (ctypes.c_uint64 * (3 * len(marks)))(*[n for mark in marks for n in mark])
+        return self.ids(self.lib.nr_tokenizer_encode, raw, flat, ctypes.c_size_t(len(marks)))
+
+    def parse(self, text):
+        return self.ids(self.lib.nr_tokenizer_parse, text.encode())
+
+    def ids(self, call, raw, *more):
         ids, count, error = ctypes.POINTER(ctypes.c_uint32)(), ctypes.c_size_t(), ctypes.c_void_p()
-        code = self.lib.nr_tokenizer_encode(self.tokenizer, raw, ctypes.c_size_t(len(raw)), flat, ctypes.c_size_t(len(ranges)),
-                                            ctypes.byref(ids), ctypes.byref(count), ctypes.byref(error))
+        code = call(self.tokenizer, raw, ctypes.c_size_t(len(raw)), *more, ctypes.byref(ids), ctypes.byref(count), ctypes.byref(error))
         assert code == 0, ctypes.string_at(error.value)
         out = list(ids[:count.value])
         self.lib.nr_ids_free(ids, count)
@@ -126,7 +132,7 @@ def main():
             continue  # the tokenizer at hand is V4's: it lacks tokens of V4.1
         raw = prompt.encode()
         spelled = [raw[a:b].decode() for a, b in mine["special"]]
-        ids = ours.encode(prompt, mine["special"])
+        ids = ours.encode(prompt, [(a, b, added[raw[a:b].decode()]) for a, b in mine["special"]])
         # Every special token of the ids is one that the template wrote: as many, in the same order.
         assert [t for t in ids if t in set(added.values())] == [added[s] for s in spelled], body
         if i % 2 == 0:  # nothing in the text looks like a special token: the usual way gives the same ids

@@ -1,8 +1,10 @@
 //! DeepSeek V4 and V4.1 behind the C ABI of ../include/nereid_recipe.h, which says what each call promises. Here: conversion at
-//! the border, panics caught, and deepseek-recipe's asynchronous stream driven by hand, one push at a time.
+//! the border, panics caught, and deepseek-recipe's asynchronous stream driven by hand, one push at a time. Hugging Face's
+//! tokenizers are in tokenizer.rs.
 
 #[path = "../../guidance/src/border.rs"]
 mod border;
+mod tokenizer;
 
 use std::collections::VecDeque;
 use std::ffi::CString;
@@ -18,7 +20,7 @@ use deepseek_recipe::request::{ConversationRequest, ConversionError, ConversionO
 use deepseek_recipe::stream::{ChunkGenerator, InferenceChunk, InferenceFinishReason, OutputChunk, StreamError, StreamProcessor};
 use deepseek_recipe_encoding::v4::dsv4::DeepseekV4Encoding;
 use deepseek_recipe_encoding::v4::dsv41::DeepseekV41Encoding;
-use deepseek_recipe_encoding::{PromptEncoding, PromptTokenizer, TokenizerEncoder};
+use deepseek_recipe_encoding::PromptEncoding;
 use serde_json::{json, Value};
 use tokio_stream::Stream;
 
@@ -202,81 +204,5 @@ pub unsafe extern "C" fn nr_parser_free(parser: *mut Parser) {
     if !parser.is_null() {
         // SAFETY: made by nr_parser_new.
         drop(unsafe { Box::from_raw(parser) });
-    }
-}
-
-pub struct Tokenizer(PromptTokenizer);
-
-/// # Safety
-/// See the header.
-#[no_mangle]
-pub unsafe extern "C" fn nr_tokenizer_new(json: *const c_char, size: usize, out: *mut *mut Tokenizer, error: *mut *mut c_char) -> i32 {
-    call(error, || {
-        // Threads are the caller's business.
-        tokenizers::utils::parallelism::set_parallelism(false);
-        let full: tokenizers::Tokenizer = text(json, size)?.parse().map_err(|e| Failure::new(INVALID, format!("{e}")))?;
-        // SAFETY: the header demands a place for one pointer.
-        unsafe { *out = Box::into_raw(Box::new(Tokenizer(PromptTokenizer::new(&full)))) };
-        Ok(())
-    })
-}
-
-/// # Safety
-/// See the header.
-#[no_mangle]
-pub unsafe extern "C" fn nr_tokenizer_free(tokenizer: *mut Tokenizer) {
-    if !tokenizer.is_null() {
-        // SAFETY: made by nr_tokenizer_new.
-        drop(unsafe { Box::from_raw(tokenizer) });
-    }
-}
-
-/// # Safety
-/// See the header.
-#[no_mangle]
-pub unsafe extern "C" fn nr_tokenizer_encode(
-    tokenizer: *const Tokenizer,
-    data: *const c_char,
-    size: usize,
-    ranges: *const u64,
-    range_count: usize,
-    ids: *mut *mut u32,
-    count: *mut usize,
-    error: *mut *mut c_char,
-) -> i32 {
-    call(error, || {
-        let prompt = text(data, size)?;
-        // SAFETY: the header demands two numbers a range.
-        let numbers = unsafe { bytes(ranges, range_count * 2) };
-        let mut special = Vec::with_capacity(range_count);
-        let mut last = 0usize;
-        for pair in numbers.chunks_exact(2) {
-            let range = pair[0] as usize..pair[1] as usize;
-            let fits = last <= range.start && range.start <= range.end && prompt.get(range.clone()).is_some();
-            if !fits {
-                return Err(Failure::new(INVALID, "special ranges are not in order inside the prompt"));
-            }
-            last = range.end;
-            special.push(range);
-        }
-        // SAFETY: the header demands a live tokenizer.
-        let encoded = unsafe { &*tokenizer }.0.encode_ids(prompt, &special).map_err(|e| Failure::new(INVALID, e))?;
-        let boxed = encoded.into_boxed_slice();
-        // SAFETY: the header demands places for both.
-        unsafe {
-            *count = boxed.len();
-            *ids = Box::into_raw(boxed).cast::<u32>();
-        }
-        Ok(())
-    })
-}
-
-/// # Safety
-/// See the header.
-#[no_mangle]
-pub unsafe extern "C" fn nr_ids_free(ids: *mut u32, count: usize) {
-    if !ids.is_null() {
-        // SAFETY: made by nr_tokenizer_encode with this count.
-        drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(ids, count)) });
     }
 }

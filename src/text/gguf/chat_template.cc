@@ -42,7 +42,7 @@ std::string without_guards(std::string_view text) {
 // control tokens.
 class InputValues {
   public:
-    explicit InputValues(const Vocabulary& vocabulary) : vocabulary_(vocabulary) {}
+    explicit InputValues(const ControlTokenizer& vocabulary) : vocabulary_(vocabulary) {}
 
     value text(std::string_view text) const {
         auto string = mk_val<value_string>(guarded(text));
@@ -107,7 +107,7 @@ class InputValues {
         return b < 0x80 ? 1 : b < 0xe0 ? 2 : b < 0xf0 ? 3 : 4;
     }
 
-    const Vocabulary& vocabulary_;
+    const ControlTokenizer& vocabulary_;
 };
 
 // Text of our own (role names, types): neither marked nor guarded.
@@ -131,7 +131,7 @@ std::string joined_text(const model::Message& message) {
 class JinjaTemplate final : public ChatTemplate {
   public:
     // Throws what the engine throws.
-    JinjaTemplate(std::shared_ptr<const Vocabulary> vocabulary, const std::string& source)
+    JinjaTemplate(std::shared_ptr<const ControlTokenizer> vocabulary, const std::string& source)
         : vocabulary_(std::move(vocabulary)), source_(source) {
         jinja::lexer lexer;
         const auto tokens = lexer.tokenize(source);
@@ -170,7 +170,7 @@ class JinjaTemplate final : public ChatTemplate {
     std::string role(model::Role role) const;
     RenderedPrompt encode(const std::vector<jinja::string_part>& parts) const;
 
-    std::shared_ptr<const Vocabulary> vocabulary_;
+    std::shared_ptr<const ControlTokenizer> vocabulary_;
     std::string source_;
     std::string parsed_source_;
     jinja::program program_;
@@ -398,17 +398,11 @@ value JinjaTemplate::tools(const model::Request& request, const InputValues& inp
 
 RenderedPrompt JinjaTemplate::encode(const std::vector<jinja::string_part>& parts) const {
     RenderedPrompt prompt;
+    std::vector<Mark> marks;
     std::string plain;  // since the last control token; guards are still inside
-    bool strip_next = false;
-    const auto flush = [&](bool strip_right) {
-        std::string text = without_guards(plain);
+    const auto flush = [&] {
+        prompt.text += without_guards(plain);
         plain.clear();
-        prompt.text += text;
-        std::string_view rest = text;
-        const auto is_space = [](char c) { return c == ' ' || (c >= '\t' && c <= '\r'); };
-        while (strip_next && !rest.empty() && is_space(rest.front())) rest.remove_prefix(1);
-        while (strip_right && !rest.empty() && is_space(rest.back())) rest.remove_suffix(1);
-        if (!rest.empty()) vocabulary_->encode(rest, Special::kPlain, prompt.tokens);
     };
     for (const jinja::string_part& part : parts) {
         if (part.is_input) {
@@ -423,17 +417,18 @@ RenderedPrompt JinjaTemplate::encode(const std::vector<jinja::string_part>& part
                 continue;
             }
             plain.append(part.val, from, at - from);
-            flush(control->strips_left);
-            prompt.tokens.push_back(control->id);
+            flush();
+            const std::size_t begin = prompt.text.size();
             prompt.text += control->text;
-            strip_next = control->strips_right;
+            marks.push_back({begin, prompt.text.size(), control});
             at += control->text.size();
             from = at;
         }
         plain.append(part.val, from);
     }
-    flush(false);
-    if (vocabulary_->adds_bos() &&
+    flush();
+    vocabulary_->encode_marked(prompt.text, marks, prompt.tokens);
+    if (vocabulary_->chats_begin_with_bos() &&
         (prompt.tokens.empty() || prompt.tokens.front() != vocabulary_->bos())) {
         prompt.tokens.insert(prompt.tokens.begin(), vocabulary_->bos());
     }
@@ -494,7 +489,7 @@ Result<RenderedPrompt> JinjaTemplate::render(const model::Request& request) cons
 }  // namespace
 
 Result<std::shared_ptr<const ChatTemplate>> make_jinja_template(
-    std::shared_ptr<const Vocabulary> vocabulary, const std::string& source) {
+    std::shared_ptr<const ControlTokenizer> vocabulary, const std::string& source) {
     try {
         return std::shared_ptr<const ChatTemplate>(
             std::make_shared<JinjaTemplate>(std::move(vocabulary), source));

@@ -15,7 +15,7 @@
 #include <memory>
 #include <string>
 
-#include "text/gguf/vocabulary.h"
+#include "text/control_tokens.h"
 #include "text/tokenizer.h"
 
 namespace nereid::text {
@@ -23,6 +23,6 @@ namespace nereid::text {
 // kConfig when the source is not a template that this engine can parse. The program is immutable
 // afterwards; each render makes its own context.
 Result<std::shared_ptr<const ChatTemplate>> make_jinja_template(
-    std::shared_ptr<const Vocabulary> vocabulary, const std::string& source);
+    std::shared_ptr<const ControlTokenizer> vocabulary, const std::string& source);
 
 }  // namespace nereid::text

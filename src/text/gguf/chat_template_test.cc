@@ -6,6 +6,7 @@
 
 #include "base/prng.h"
 #include "text/gguf/test_model.h"
+#include "text/gguf/vocabulary.h"
 
 namespace nereid::text {
 namespace {

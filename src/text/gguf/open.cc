@@ -5,10 +5,12 @@
 #include <charconv>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <fstream>
 #include <mutex>
 #include <string>
 
+#include "text/folder/folder.h"
 #include "text/gguf/chat_template.h"
 #include "text/gguf/vocabulary.h"
 #include "text/recipe/recipe.h"
@@ -135,6 +137,12 @@ Result<TextModel> open_gguf_text(const std::string& path, const std::string& tem
         }
     }
     return model;
+}
+
+Result<TextModel> open_text_model(const std::string& path) {
+    std::error_code ignored;
+    if (std::filesystem::is_directory(path, ignored)) return open_folder(path, make_jinja_template);
+    return open_gguf_text(path);
 }
 
 }  // namespace nereid::text

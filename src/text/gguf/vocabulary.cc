@@ -68,9 +68,8 @@ Vocabulary::Vocabulary(llama_model* model, std::string name)
         if (silent) {
             const char* text = llama_vocab_get_text(vocab_, id);
             if (text != nullptr && *text != '\0') {
-                controls_[static_cast<unsigned char>(*text)].push_back(
-                    {id, text, (attributes & LLAMA_TOKEN_ATTR_LSTRIP) != 0,
-                     (attributes & LLAMA_TOKEN_ATTR_RSTRIP) != 0});
+                controls_.add({id, text, (attributes & LLAMA_TOKEN_ATTR_LSTRIP) != 0,
+                               (attributes & LLAMA_TOKEN_ATTR_RSTRIP) != 0});
             }
         }
         pieces_ += piece;
@@ -78,11 +77,7 @@ Vocabulary::Vocabulary(llama_model* model, std::string name)
         flags_.push_back(static_cast<std::uint8_t>((silent ? kSilent : 0) |
                                                    (llama_vocab_is_eog(vocab_, id) ? kEnd : 0)));
     }
-    for (auto& from : controls_) {
-        std::ranges::sort(from, [](const ControlToken& a, const ControlToken& b) {
-            return a.text.size() != b.text.size() ? a.text.size() > b.text.size() : a.id < b.id;
-        });
-    }
+    controls_.sort();
     bos_ = llama_vocab_bos(vocab_);
     eos_ = llama_vocab_eos(vocab_);
     adds_bos_ = bos_ >= 0 && llama_vocab_get_add_bos(vocab_);
@@ -122,11 +117,24 @@ bool Vocabulary::is_end(TokenId id) const {
            (flags_[static_cast<std::size_t>(id)] & kEnd) != 0;
 }
 
-const ControlToken* Vocabulary::control_at(std::string_view text, std::size_t at) const {
-    for (const ControlToken& control : controls_from(text[at])) {
-        if (text.substr(at).starts_with(control.text)) return &control;
+void Vocabulary::encode_marked(std::string_view text, std::span<const Mark> marks,
+                               std::vector<TokenId>& out) const {
+    const auto is_space = [](char c) { return c == ' ' || (c >= '\t' && c <= '\r'); };
+    std::size_t from = 0;
+    bool strip_left = false;
+    const auto plain = [&](std::size_t end, bool strip_right) {
+        std::string_view part = text.substr(from, end - from);
+        while (strip_left && !part.empty() && is_space(part.front())) part.remove_prefix(1);
+        while (strip_right && !part.empty() && is_space(part.back())) part.remove_suffix(1);
+        if (!part.empty()) encode(part, Special::kPlain, out);
+    };
+    for (const Mark& mark : marks) {
+        plain(mark.begin, mark.token->strips_left);
+        out.push_back(mark.token->id);
+        strip_left = mark.token->strips_right;
+        from = mark.end;
     }
-    return nullptr;
+    plain(text.size(), false);
 }
 
 }  // namespace nereid::text

@@ -5,29 +5,19 @@
 // Vocabulary serves several threads.
 #pragma once
 
-#include <array>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "text/tokenizer.h"
+#include "text/control_tokens.h"
 
 struct llama_model;
 struct llama_vocab;
 
 namespace nereid::text {
 
-// A control token: ids that a user's text must never reach. `text` is what a template writes to
-// mean it.
-struct ControlToken {
-    TokenId id = -1;
-    std::string text;
-    bool strips_left = false;   // swallows white space before it (some encoder models)
-    bool strips_right = false;  // after it (Phi-3)
-};
-
-class Vocabulary final : public Tokenizer {
+class Vocabulary final : public ControlTokenizer {
   public:
     // Takes the model over. Reads every piece once: about 20 ms for 50k tokens.
     Vocabulary(llama_model* model, std::string name);
@@ -43,14 +33,16 @@ class Vocabulary final : public Tokenizer {
     bool adds_bos() const override { return adds_bos_; }
     std::string_view name() const override { return name_; }
 
-    TokenId eos() const { return eos_; }
-    const llama_model* model() const { return model_.get(); }
-    // The longest control token whose text begins at text[at], or nullptr.
-    const ControlToken* control_at(std::string_view text, std::size_t at) const;
-    // Control tokens whose text begins with this byte, longest first.
-    const std::vector<ControlToken>& controls_from(char first) const {
-        return controls_[static_cast<unsigned char>(first)];
+    const ControlToken* control_at(std::string_view text, std::size_t at) const override {
+        return controls_.at(text, at);
     }
+    // Each plain part is encoded in one piece; white space that a control token swallows is left
+    // out.
+    void encode_marked(std::string_view text, std::span<const Mark> marks,
+                       std::vector<TokenId>& out) const override;
+    TokenId eos() const override { return eos_; }
+    bool chats_begin_with_bos() const override { return adds_bos_; }
+    const llama_model* model() const { return model_.get(); }
 
   private:
     struct Free {
@@ -64,7 +56,7 @@ class Vocabulary final : public Tokenizer {
     std::vector<std::uint32_t> ends_;  // of each token's piece in pieces_
     std::vector<std::uint8_t>
         flags_;  // bit 0: has no text for a reader (control, unknown); bit 1: end of generation
-    std::array<std::vector<ControlToken>, 256> controls_;
+    ControlTokens controls_;
     TokenId bos_ = -1;
     TokenId eos_ = -1;
     bool adds_bos_ = false;

@@ -24,6 +24,7 @@ struct Recipe::Calls {
     decltype(&nr_parser_free) parser_free = nullptr;
     decltype(&nr_tokenizer_new) tokenizer_new = nullptr;
     decltype(&nr_tokenizer_encode) tokenizer_encode = nullptr;
+    decltype(&nr_tokenizer_parse) tokenizer_parse = nullptr;
     decltype(&nr_tokenizer_free) tokenizer_free = nullptr;
     decltype(&nr_ids_free) ids_free = nullptr;
 
@@ -116,27 +117,36 @@ class RecipeEncoder final : public Recipe::Encoder {
     RecipeEncoder(const RecipeEncoder&) = delete;
     RecipeEncoder& operator=(const RecipeEncoder&) = delete;
 
-    Result<std::vector<TokenId>> encode(
-        std::string_view text,
-        std::span<const std::pair<std::size_t, std::size_t>> special) const override {
-        std::vector<std::uint64_t> ranges;
-        for (const auto& [begin, end] : special) {
-            ranges.push_back(begin);
-            ranges.push_back(end);
-        }
+    Result<std::vector<TokenId>> encode(std::string_view text,
+                                        std::span<const Recipe::SpecialSpan> marks) const override {
+        std::vector<std::uint64_t> numbers;
+        for (const auto& [begin, end, id] : marks)
+            numbers.insert(numbers.end(), {begin, end, static_cast<std::uint64_t>(id)});
+        return ids_of([&](std::uint32_t** ids, std::size_t* count, char** message) {
+            return calls_->tokenizer_encode(tokenizer_, text.data(), text.size(), numbers.data(),
+                                            marks.size(), ids, count, message);
+        });
+    }
+    Result<std::vector<TokenId>> parse(std::string_view text) const override {
+        return ids_of([&](std::uint32_t** ids, std::size_t* count, char** message) {
+            return calls_->tokenizer_parse(tokenizer_, text.data(), text.size(), ids, count,
+                                           message);
+        });
+    }
+
+  private:
+    template <class F>
+    Result<std::vector<TokenId>> ids_of(F call) const {
         std::uint32_t* ids = nullptr;
         std::size_t count = 0;
         char* message = nullptr;
-        const std::int32_t code =
-            calls_->tokenizer_encode(tokenizer_, text.data(), text.size(), ranges.data(),
-                                     special.size(), &ids, &count, &message);
+        const std::int32_t code = call(&ids, &count, &message);
         if (code != NR_OK) return calls_->error(code, message);
         std::vector<TokenId> tokens(ids, ids + count);
         calls_->ids_free(ids, count);
         return tokens;
     }
 
-  private:
     std::shared_ptr<const Recipe::Calls> calls_;
     nr_tokenizer* tokenizer_;
 };
@@ -301,6 +311,7 @@ Result<std::shared_ptr<const Recipe>> Recipe::load() {
                            resolve(library, "nr_parser_free", calls->parser_free) &&
                            resolve(library, "nr_tokenizer_new", calls->tokenizer_new) &&
                            resolve(library, "nr_tokenizer_encode", calls->tokenizer_encode) &&
+                           resolve(library, "nr_tokenizer_parse", calls->tokenizer_parse) &&
                            resolve(library, "nr_tokenizer_free", calls->tokenizer_free) &&
                            resolve(library, "nr_ids_free", calls->ids_free);
         if (!whole) {
@@ -311,7 +322,7 @@ Result<std::shared_ptr<const Recipe>> Recipe::load() {
         return loaded;
     }
     return err(Code::kConfig,
-               "DeepSeek V4 models need libnereid_recipe.so, which could not be loaded (" + why +
+               "this model needs libnereid_recipe.so, which could not be loaded (" + why +
                    "). Mend: `./dev recipe` builds it (once; about 5 minutes on 2 cores)");
 }
 

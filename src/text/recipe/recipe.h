@@ -1,6 +1,7 @@
-// DeepSeek V4 and V4.1 through their makers' own library, deepseek-recipe (ffi/recipe): prompts and
-// parsed output. The library is shared and loaded when such a model is opened, so that others need
-// not wait for its build (docs/adr/0006).
+// DeepSeek V4 and V4.1 through their makers' own library, deepseek-recipe: prompts and parsed
+// output; and Hugging Face's tokenizers. Both are in ffi/recipe, a shared library that is loaded
+// when a model is opened that needs either, so that others need not wait for its build
+// (docs/adr/0006).
 //
 // Thread-safe; loaded once, never unloaded.
 #pragma once
@@ -32,6 +33,12 @@ class Recipe {
     // program first, then where ./dev builds it.
     static Result<std::shared_ptr<const Recipe>> load();
 
+    // A span of a text and the token that stands for it.
+    struct SpecialSpan {
+        std::size_t begin = 0;
+        std::size_t end = 0;
+        TokenId id = -1;
+    };
     struct Rendered {
         std::string prompt;
         std::vector<std::pair<std::size_t, std::size_t>> special;  // byte ranges, ascending
@@ -40,15 +47,16 @@ class Recipe {
     };
     // `body`: a Chat Completions body. kInvalidArgument with the library's words.
     Result<Rendered> render(const std::string& body) const;
-    // A Hugging Face tokenizer.json with byte-level BPE.
+    // A Hugging Face tokenizer.json of any kind.
     class Encoder {
       public:
         virtual ~Encoder() = default;
-        // Ids of valid UTF-8. `special`: ascending byte ranges, each one added token; all else is
-        // encoded without the added vocabulary, whatever it looks like.
-        virtual Result<std::vector<TokenId>> encode(
-            std::string_view text,
-            std::span<const std::pair<std::size_t, std::size_t>> special) const = 0;
+        // Ids of valid UTF-8. `marks`: ascending, none empty, on characters; all else is encoded
+        // without the added vocabulary, whatever it looks like.
+        virtual Result<std::vector<TokenId>> encode(std::string_view text,
+                                                    std::span<const SpecialSpan> marks) const = 0;
+        // The same with the added vocabulary, as Hugging Face's library does it.
+        virtual Result<std::vector<TokenId>> parse(std::string_view text) const = 0;
     };
     Result<std::shared_ptr<const Encoder>> encoder(const std::string& tokenizer_json) const;
     std::unique_ptr<OutputParser> parser(const ParserOptions& options) const;
@@ -71,10 +79,5 @@ std::string recipe_body(const model::Request& request, DeepSeekVersion version);
 std::shared_ptr<const ChatTemplate> make_recipe_template(std::shared_ptr<const Recipe> recipe,
                                                          std::shared_ptr<const Tokenizer> tokenizer,
                                                          const std::string& source);
-
-// The text side of a V4 or V4.1 model from its folder as Hugging Face lays it out: `tokenizer.json`
-// is read, weights are not. For engines that are no llama.cpp (DeepInfer); about 300 ms. V4.1 is
-// known by its system token. kConfig with file and mend.
-Result<TextModel> open_deepseek_folder(const std::string& folder);
 
 }  // namespace nereid::text
