@@ -24,7 +24,8 @@ def log(line: str) -> None:
 def run(config: Config, rank: int, path: str) -> int:
     if config.prepare:
         runpy.run_path(config.prepare, run_name="nereid_deepinfer_prepare")
-    from nereid_deepinfer.agent import Agent, Options
+    from nereid_deepinfer.agent import Agent
+    from nereid_deepinfer.live import Options
     from nereid_deepinfer.background import Background
     from nereid_deepinfer.hooks import Unsupported
     from nereid_deepinfer.link import Server

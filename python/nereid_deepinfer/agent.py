@@ -21,13 +21,13 @@ from __future__ import annotations
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from nereid_deepinfer import handoff
 from nereid_deepinfer.background import Background, Inline
 from nereid_deepinfer.experts import ExpertFolder
 from nereid_deepinfer.keys import block_chain
+from nereid_deepinfer.live import Counters, Held, Live, Options
 from nereid_deepinfer.load import LoadReport
 from nereid_deepinfer.prefix import PrefixCache
 from nereid_deepinfer.region import Region, RegionError
@@ -42,74 +42,11 @@ BLOCK = 128
 _KEPT_KEYS = 256
 # Reasons of outputs whose token is real. All others come from ignored sequences (trap 7): their token is the last prompt
 # token, or junk after a grammar died.
-def _new_frame() -> StepFrame:
-    return StepFrame(tokens=PackedTokens(), drafts=PackedDrafts())
-
-
 _TRUE_ENDS = {"stop": EndReason.STOP, "length": EndReason.LENGTH}
 
 
-@dataclass
-class Options:
-    max_queued: int = 512  # beyond the running ones
-    prefix_share: float = 0.3  # of all blocks, at most, pinned for prefixes; 0 = none are kept
-    prefix_entries: int = 64
-    reserve: float = 0.15  # of all blocks: prefixes give way below it (NORMAL refuses prefill above 90 % use)
-    hold_lease_ns: int = 30_000_000_000
-    kv_wait_ns: int = 500_000_000  # for the KV node's answer; then the prompt is computed
-    save_share: float = 0.2  # of all blocks, at most, pinned while they go to the KV node
-
-
-@dataclass(slots=True, eq=False)
-class Live:
-    add: AddRequest
-    name: str
-    plan: Plan
-    added: int
-    stop_ids: frozenset[int]
-    request: int
-    wants_logprob: bool
-    plain: bool = False  # its tokens need no second look; from the first one on
-    keys: list[bytes] = field(default_factory=list)
-    imported: ImportPrefix | None = None
-    loaded: Loaded | None = None  # from the KV node
-    asked: int = 0  # when the KV node was asked; 0 = not
-    decode: AdmitDecode | None = None
-    seq: Any = None
-    owned: bool = False  # we gave it blocks before the scheduler scheduled it (trap 13)
-    freed: bool = False  # scheduler.free_seq was called by us; it must not be called again (trap 14)
-    started: int = 0
-    first: int = 0
-    cached: int = 0
-    computed: int = 0  # prompt tokens with KV
-    outputs: int = 0
-    restore_ns: int = 0
-    prefilled: bool = False  # held, its last frame is being made
-    counted: bool = False  # in Agent.uncached
-
-
-@dataclass(slots=True)
-class Held:
-    ids: list[int]
-    state: Any
-    tokens: int
-    expires: int
-
-
-@dataclass(slots=True)
-class Counters:
-    dropped_outputs: int = 0  # of requests that are gone, and bogus ones
-    freed_by_agent: int = 0
-    expired_leases: int = 0
-    voted: int = 0  # decode_step was set to 0 for a prompt on an idle engine
-    evicted_for_room: int = 0
-    failed_imports: int = 0
-    loaded_tokens: int = 0  # restored from the KV node
-    saved_tokens: int = 0
-    late_loads: int = 0  # the KV node's answer came too late
-    skipped_saves: int = 0
-    hit_tokens: int = 0
-    miss_tokens: int = 0
+def _new_frame() -> StepFrame:
+    return StepFrame(tokens=PackedTokens(), drafts=PackedDrafts())
 
 
 class Agent:
@@ -130,6 +67,7 @@ class Agent:
         self.saving = 0  # blocks pinned for saves
         self.clients = 0  # that have gone
         self.frame = _new_frame()
+        self.rows = runtime.peek.Rows()
         self.region: Region | None = None
         self.kept_keys: OrderedDict[int, list[bytes]] = OrderedDict()  # of ended requests, so that their prefix can go out
         self.uncached = 0  # prompt tokens still to compute: the engine's own sums count cached ones too
@@ -723,24 +661,22 @@ class Agent:
 
     def _take(self, outputs: Any) -> None:
         # Pointers into the engine's pool die with the next step (trap 5): everything is copied here. One output is one
-        # token (trap 6). This is the one loop over tokens: about a microsecond each.
+        # token (trap 6). Most are packed beside Python (Rows); the loop is over the others.
         tokens, drafts = self.frame.tokens, self.frame.drafts
         assert isinstance(tokens, PackedTokens) and isinstance(drafts, PackedDrafts)
-        find, add = self.by_name.get, tokens.add
-        for at, (name, token, reason, logprob, drafted, accepted) in enumerate(self.runtime.peek.outputs(outputs)):
-            live = find(name)
+        at, count, pack = 0, len(outputs), self.rows.pack
+        while (after := pack(outputs, at, tokens.data, drafts.data)) < count:
+            tokens.count += after - at
+            name, token, reason, logprob, drafted, accepted = self.runtime.peek.output(int(outputs[after]))
+            at = after + 1
+            live = self.by_name.get(name)
             if live is None:
                 self.counters.dropped_outputs += 1
                 continue
-            if live.plain and not reason and token not in live.stop_ids:
-                live.outputs += 1
-                add(live.request, token, logprob if live.wants_logprob else 0.0)
-                if drafted > 1:
-                    drafts.add(live.request, drafted - 1, accepted - 1)
-                continue
-            self._take_one(live, int(outputs[at]), token, reason, logprob)
+            self._take_one(live, int(outputs[after]), token, reason, logprob)
             if drafted > 1 and (not reason or reason in _TRUE_ENDS):
                 drafts.add(live.request, drafted - 1, accepted - 1)
+        tokens.count += after - at
 
     def _take_one(self, live: Live, pointer: int, token: int, reason: str, logprob: float) -> None:
         """A request's first token, its last, or one with alternatives."""
@@ -752,7 +688,9 @@ class Agent:
             return
         if live.outputs == 0:
             live.first = self.clock()
-            live.plain = not live.add.top_logprobs and not live.prefilled
+            if not live.add.top_logprobs and not live.prefilled:
+                live.packed = True
+                self.rows.add(live.name, live.request, live.wants_logprob, live.add.stop_ids)
             if live.add.prompt_logprobs:
                 self.frame.prompt_logprobs.append(PromptLogprobs(live.request, list(output.get_prompt_logprobs(pointer))))
         live.outputs += 1
@@ -777,6 +715,7 @@ class Agent:
     def _end(self, live: Live, reason: EndReason, error: Error | None = None) -> None:
         """Exactly once for each request: it is forgotten here."""
         now = self.clock()
+        self._unpack(live)
         started = live.started or now
         first = live.first or now
         self.frame.finished.append(Finished(
@@ -784,7 +723,13 @@ class Agent:
             max(0, first - started), max(0, now - first), error))
         self._forget(live)
 
+    def _unpack(self, live: Live) -> None:
+        if live.packed:
+            live.packed = False
+            live.outputs += self.rows.remove(live.name)
+
     def _forget(self, live: Live) -> None:
+        self._unpack(live)
         self.by_id.pop(live.add.id, None)
         self.asking.pop(live.add.id, None)
         if live.counted:

@@ -1,11 +1,14 @@
 """CRC-32C (Castagnoli), as engine-wire wants it: of b"123456789" it is e3069283.
 
-DeepInfer brings numpy, so large payloads are done there: the CRC is linear, so rows of a fixed length are looked up and
+A rank does it in nereid_peek (`use`). Elsewhere, where numpy is, large payloads are done there: the CRC is linear, so rows of a fixed length are looked up and
 XORed column by column, and the rows' remainders are then joined. Without numpy (the tests' own Python) it is a byte
-loop. Both give the same numbers (tests/deepinfer/test_wire.py).
+loop. All give the same numbers (tests/deepinfer/test_wire.py).
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 try:
     import numpy as np
@@ -65,11 +68,20 @@ class _Rows:
 
 
 _rows: _Rows | None = None
+_native: Callable[[int, Any], int] | None = None
+
+
+def use(native: Callable[[int, Any], int]) -> None:
+    """`native` does what `extend` says, from now on."""
+    global _native
+    _native = native
 
 
 def extend(state: int, data: bytes | bytearray | memoryview) -> int:
     """`state` is the register (start with 0xFFFFFFFF); the CRC is the register inverted."""
     global _rows
+    if _native is not None:
+        return _native(state, data)
     view = memoryview(data)
     if np is None or len(view) < _NUMPY_FROM:
         return _advance(state, view)

@@ -10,7 +10,7 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
-from nereid_deepinfer import cost, hooks
+from nereid_deepinfer import cost, crc32c, hooks
 from nereid_deepinfer.config import Config
 from nereid_deepinfer.experts import ExpertControl, ExpertFolder
 from nereid_deepinfer.keys import layout_fingerprint
@@ -142,6 +142,7 @@ def start(config: Config, rank: int) -> Runtime:
 
     hooks.check(LLMEngine, deepinfer_version())
     import nereid_peek
+    crc32c.use(nereid_peek.crc32c)
     from deepinfer import envs
     from deepinfer._C import engine as native
     from deepinfer.engine.arg_utils import EngineArgs

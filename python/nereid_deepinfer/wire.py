@@ -591,15 +591,17 @@ class PackedTokens(_Packed):
 
 
 class PackedDrafts(_Packed):
+    def __len__(self) -> int:  # nereid_peek appends too
+        return len(self.data) // _DRAFT.size
+
     def add(self, request: int, drafted: int, accepted: int) -> None:
-        self.count += 1
         self.data += _DRAFT.pack(request, drafted, accepted)
 
 
 def _or_packed(codec: _Codec) -> _Codec:
     def write(out: bytearray, values: Any) -> None:
         if isinstance(values, _Packed):
-            out.extend(_U32.pack(values.count))
+            out.extend(_U32.pack(len(values)))
             out.extend(values.data)
         else:
             codec.write(out, values)

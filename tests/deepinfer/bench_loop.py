@@ -93,7 +93,8 @@ def bare(steps: int) -> dict[str, object]:
 
 
 def agent(steps: int) -> dict[str, object]:
-    from nereid_deepinfer.agent import Agent, Options
+    from nereid_deepinfer.agent import Agent
+    from nereid_deepinfer.live import Options
     from nereid_deepinfer.link import Server
 
     context = multiprocessing.get_context("spawn")

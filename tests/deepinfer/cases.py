@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from nereid_deepinfer import handoff, keys, wire
-from nereid_deepinfer.agent import Options
+from nereid_deepinfer.live import Options
 from nereid_deepinfer.background import Background
 from nereid_deepinfer.wire import AbortRequest, EndReason, SamplingParams
 from rig import BLOCK, EOS, DictStore, Rig

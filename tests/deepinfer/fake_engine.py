@@ -8,6 +8,7 @@ returned in each of them, step by step, which the fake must repeat (test_agent.p
 from __future__ import annotations
 
 import contextlib
+import struct
 from collections import deque
 from enum import Enum
 from types import SimpleNamespace
@@ -342,9 +343,34 @@ class FakePeek:
         return True
 
     @staticmethod
-    def outputs(pointers: list[int]) -> list[tuple[str, int, str, float, int, int]]:
-        rows = [Output.of(p) for p in pointers]
-        return [(o["name"], o["token"], o["reason"], o["logprob"], o["drafted"], o["accepted"]) for o in rows]
+    def output(pointer: int) -> tuple[str, int, str, float, int, int]:
+        o = Output.of(pointer)
+        return o["name"], o["token"], o["reason"], o["logprob"], o["drafted"], o["accepted"]
+
+    class Rows:
+        """nereid_peek's, in Python."""
+
+        def __init__(self) -> None:
+            self.rows: dict[str, list[Any]] = {}
+
+        def add(self, name: str, request: int, logprob: bool, stop_ids: list[int]) -> None:
+            self.rows[name] = [request, logprob, stop_ids, 0]
+
+        def remove(self, name: str) -> int:
+            return self.rows.pop(name, [0])[-1]
+
+        def pack(self, pointers: list[int], at: int, tokens: bytearray, drafts: bytearray) -> int:
+            for pointer in pointers[at:]:
+                name, token, reason, logprob, drafted, accepted = FakePeek.output(pointer)
+                row = self.rows.get(name)
+                if reason or row is None or token in row[2]:
+                    break
+                row[3] += 1
+                tokens += struct.pack("<QifI", row[0], token, logprob if row[1] else 0.0, 0)
+                if drafted > 1:
+                    drafts += struct.pack("<QII", row[0], drafted - 1, accepted - 1)
+                at += 1
+            return at
 
 
 class FakeEngine:

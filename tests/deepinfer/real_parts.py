@@ -95,6 +95,20 @@ def test_prefill_costs_come_from_the_engines_estimator() -> None:
         assert abs(fitted / exact - 1) < 0.15, (compute, length, fitted, exact)
 
 
+def test_the_wires_checksum_beside_python() -> None:
+    import random
+
+    import nereid_peek
+    from nereid_deepinfer import crc32c
+
+    rng = random.Random(4)
+    for size in [*range(40), 511, 4096, 20_001]:
+        data = rng.randbytes(size)
+        state = rng.randrange(1 << 32)
+        assert nereid_peek.crc32c(state, data) == nereid_peek.crc32c(state, bytearray(data)) == crc32c.extend(state, data), size
+    assert nereid_peek.crc32c(0xFFFFFFFF, b"123456789") ^ 0xFFFFFFFF == 0xE3069283
+
+
 def takes(asked: dict[str, object], answer: str) -> bool:
     """Whether xgrammar, as DeepInfer calls it, takes this whole answer."""
     import xgrammar

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nereid_deepinfer import hooks, wire
-from nereid_deepinfer.agent import Agent, Options
+from nereid_deepinfer.agent import Agent
+from nereid_deepinfer.live import Options
 from nereid_deepinfer.runtime import Runtime
 from nereid_deepinfer.store import Loaded
 from nereid_deepinfer.wire import (AddRequest, EngineInfo, EndReason, GrammarKind, KvLayout, MapRegion, Replay, Role, StepFrame)
