@@ -6,6 +6,7 @@
 // O(log n), about 40 ns at 100 k pending events.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -21,8 +22,8 @@ inline constexpr Nanos kSecond = 1'000'000'000;
 
 constexpr double to_millis(Nanos t) { return static_cast<double>(t) / 1e6; }
 // Rounds half up; the only way a cost in milliseconds becomes time.
-constexpr Nanos from_millis(double ms) { return static_cast<Nanos>(ms * 1e6 + 0.5); }
-constexpr Nanos scaled(Nanos t, double by) { return by == 1 ? t : from_millis(to_millis(t) * by); }
+inline Nanos from_millis(double ms) { return static_cast<Nanos>(std::floor(ms * 1e6 + 0.5)); }
+inline Nanos scaled(Nanos t, double by) { return by == 1 ? t : from_millis(to_millis(t) * by); }
 
 template <class Payload>
 class EventQueue {

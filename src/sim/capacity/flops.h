@@ -36,7 +36,7 @@ struct ArchitectureV41 {
     std::int64_t candidate_block_size = 8;
     int candidate_source = 20;
     std::int64_t hc_mult = 4;
-    std::int64_t engram_embed = 3 * 8 * 256;
+    std::int64_t engram_embed = std::int64_t{3} * 8 * 256;
     std::vector<int> kv_sources = {2, 8, 14, 20};
     std::vector<int> index_sources = {2, 8, 14, 20, 24, 28, 32, 36};
     std::vector<int> engram_layers = {1, 14};
