@@ -36,6 +36,7 @@ class Engine {
     virtual TimePoint wake_at() const { return TimePoint::never(); }
     // For engines whose work goes on elsewhere: `wake` is to be called, on the loop's thread, when
     // has_output() has become true by itself. Replaces the one before; empty = none.
+    // NOLINTNEXTLINE(performance-unnecessary-value-param): overriders keep it
     virtual void set_waker(std::function<void()> /*wake*/) {}
     // Whether to call step() now. A driver asks this rather than has_work(), which cannot know that
     // wake_at() has passed.
