@@ -40,10 +40,14 @@ void bind_pool(io::ConfigBinder& b, std::string_view name, Scenario::Pool& p) {
                    "always"});
     b.knob(prefix + "vote_any", p.vote_any,
            {.unit = "steps", .min = 0, .max = 1e6, .doc = "the same when any rank has some"});
-    b.knob(prefix + "burst_factor", p.burst_factor,
-           {.min = 1,
-            .max = 100,
-            .doc = "unified: the cost budget grows by this while more wait than decode"});
+    b.knob(prefix + "decode_gap", p.decode_gap,
+           {.min = 0,
+            .max = 3600,
+            .doc = "unified: one prompt's chunk a step, until such steps have taken this since the "
+                   "last decode (llama.cpp worker); 0ms = votes"});
+    b.knob(
+        prefix + "burst_factor", p.burst_factor,
+        {.min = 1, .max = 100, .doc = "decode_gap is so much longer while more wait than decode"});
 }
 
 UnitSpec unit_of(const Scenario::Pool& p, double imbalance) {
@@ -55,6 +59,7 @@ UnitSpec unit_of(const Scenario::Pool& p, double imbalance) {
     u.max_running = static_cast<std::uint32_t>(p.max_running);
     u.vote_all = static_cast<std::uint32_t>(p.vote_all);
     u.vote_any = static_cast<std::uint32_t>(p.vote_any);
+    u.decode_gap_ms = to_ms(p.decode_gap);
     u.burst_factor = p.burst_factor;
     u.moe_imbalance = imbalance;
     return u;

@@ -54,6 +54,7 @@ struct Scenario {
         Duration cost_budget{0};
         std::int64_t kv_capacity = 0, max_running = 0;
         std::int64_t vote_all = 0, vote_any = 0;
+        Duration decode_gap{0};
         double burst_factor = 1;
     } prefill, decode, unified;
 

@@ -6,8 +6,6 @@ namespace nereid::sim {
 
 namespace {
 
-constexpr TokenCount kChunkGrain = 64;
-
 // The toy of our earlier studies (facts/router.md §5; peers/router/balsim): a 48 ms decode step at
 // 88 requests and 440 k KV tokens a rank; prefill whose quadratic term equals the linear one at 15
 // k tokens of context. The defaults of the struct.

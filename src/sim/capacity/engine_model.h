@@ -27,6 +27,8 @@
 
 namespace nereid::sim {
 
+inline constexpr TokenCount kChunkGrain = 64;  // chunks that are cut are multiples of it
+
 struct EngineModel {
     std::string name;
 

@@ -110,19 +110,35 @@ void Unit::drain(std::vector<JobId>& out) {
 bool Unit::take_prompts_now() const {
     if (spec_.stage == router::Stage::kPrefill) return true;
     if (spec_.stage == router::Stage::kDecode) return false;
-    if (spec_.vote_any == 0) return true;
+    const bool gap = spec_.decode_gap_ms > 0;
+    if (spec_.vote_any == 0 && !gap) return true;
     const auto has_prompt = [](const Rank& r) { return !r.prompts.empty(); };
-    const auto has_decode = [](const Rank& r) { return !r.running.empty() || !r.waiting.empty(); };
-    if (std::ranges::none_of(ranks_, has_decode)) return true;
+    if (std::ranges::none_of(ranks_, [this](const Rank& r) { return decodes(r); })) return true;
+    if (gap) {
+        return std::ranges::any_of(ranks_, [&](const Rank& r) {
+            if (r.prompts.empty()) return false;
+            const Job& job = jobs_[r.prompts.front()];
+            const TokenCount least = std::min(job.prompt - job.done, kChunkGrain);
+            return since_decode_ms_ == 0 ||
+                   model_.chunk_ms(job.done, job.done + least, job.prompt) <= gap_left_ms(r);
+        });
+    }
     if (decodes_since_prefill_ >= spec_.vote_any) return std::ranges::any_of(ranks_, has_prompt);
     return decodes_since_prefill_ >= spec_.vote_all && std::ranges::all_of(ranks_, has_prompt);
+}
+
+double Unit::gap_left_ms(const Rank& r) const {
+    const bool burst = r.prompts.size() > r.running.size() + r.waiting.size();
+    return spec_.decode_gap_ms * (burst ? spec_.burst_factor : 1) - since_decode_ms_;
 }
 
 double Unit::build_chunks(std::uint32_t r, Nanos now, Nanos& wake) {
     Rank& rank = ranks_[r];
     TokenCount budget = spec_.token_budget;
-    const bool burst = rank.prompts.size() > rank.running.size();
-    const double cost_budget = spec_.cost_budget_ms * (burst ? spec_.burst_factor : 1);
+    const bool gap = spec_.decode_gap_ms > 0;
+    const double cost_budget = !gap            ? spec_.cost_budget_ms
+                               : decodes(rank) ? std::max(1e-9, gap_left_ms(rank))
+                                               : 0;
     double cost = 0;
     for (const JobId id : rank.prompts) {
         if (budget == 0) break;
@@ -148,6 +164,7 @@ double Unit::build_chunks(std::uint32_t r, Nanos now, Nanos& wake) {
         rank.chunks.push_back({id, tokens});
         budget -= tokens;
         totals_.prefill_tokens += tokens;
+        if (gap) break;
     }
     return cost;
 }
@@ -156,7 +173,8 @@ Nanos Unit::begin(Nanos now, Nanos& wake) {
     CHECK(!stepping_);
     const bool prefill = take_prompts_now();
     bool any_chunk = false;
-    decoding_ = spec_.stage != router::Stage::kPrefill && !(prefill && spec_.vote_any != 0);
+    decoding_ = spec_.stage != router::Stage::kPrefill &&
+                !(prefill && (spec_.vote_any != 0 || spec_.decode_gap_ms > 0));
     bool any_decode = false;
     for (std::uint32_t r = 0; r < spec_.ranks; ++r) {
         chunk_ms_[r] = 0;
@@ -221,6 +239,7 @@ Nanos Unit::finish_build(bool prefill) {
     totals_.request_steps += requests;
     totals_.kv_steps += kv;
     decodes_since_prefill_ = prefill ? 0 : decodes_since_prefill_ + 1;
+    since_decode_ms_ = decoding_ ? 0 : since_decode_ms_ + length;
     outcome_.decoded = decoding_;
     outcome_.decoded_requests = requests;
     last_step_ms_ = length;

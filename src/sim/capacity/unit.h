@@ -39,8 +39,10 @@ struct UnitSpec {
     // 0: every step takes prompts and decodes (llama.cpp, vLLM).
     std::uint32_t vote_all = 0;
     std::uint32_t vote_any = 0;
-    // The cost budget grows by this while more requests wait for prefill than decode on the rank
-    // (engine/llama/plan_step.h: bursts).
+    // Unified, as engine/llama/plan_step.h: a step is a chunk of one prompt a rank, or a decode of
+    // all; prompts go first until their steps have taken this since the last decode, longer by the
+    // factor while more requests wait for prefill than decode. 0: the votes above.
+    double decode_gap_ms = 0;
     double burst_factor = 1;
     // Largest rank over mean of expert work, mean of the layers (1: perfectly balanced), and the
     // relative standard deviation of it from step to step.
@@ -127,6 +129,8 @@ class Unit {
     static constexpr std::int64_t kNever = INT64_MAX;
 
     bool take_prompts_now() const;
+    bool decodes(const Rank& r) const { return !r.running.empty() || !r.waiting.empty(); }
+    double gap_left_ms(const Rank& r) const;
     double build_chunks(std::uint32_t r, Nanos now, Nanos& wake);
     bool room_for(std::uint32_t r, double kv) const;
     void admit(std::uint32_t r);
@@ -144,6 +148,7 @@ class Unit {
     std::vector<double> chunk_ms_;
     std::int64_t step_ = 0;
     std::uint32_t decodes_since_prefill_ = 0;
+    double since_decode_ms_ = 0;  // of prefill steps
     bool stepping_ = false, decoding_ = false;
     double last_step_ms_ = 0;
     Outcome outcome_;

@@ -59,6 +59,42 @@ TEST(Unit, ChunksKeepBothBudgetsAndSkipWhatIsNotRestored) {
     EXPECT_EQ(unit.end().prompts, std::vector<JobId>{late});
 }
 
+// engine/llama/plan_step.h: prompts one by one, none waits for the next one's chunk; a decode is
+// due when they have taken the gap; a burst makes it longer.
+TEST(Unit, UnifiedTakesPromptsUntilTheGapIsUsedUp) {
+    const EngineModel model =
+        simple_model();  // a token costs 0.01 ms, a step with prompts 1 ms more
+    const auto steps_of = [&](int decoding, int waiting) {
+        JobPool jobs;
+        Unit unit({.stage = router::Stage::kUnified,
+                   .ranks = 1,
+                   .token_budget = 512,
+                   .decode_gap_ms = 15,
+                   .burst_factor = 2},
+                  model, jobs);
+        Nanos wake = INT64_MAX;
+        for (int i = 0; i < decoding; ++i) unit.add_decode(0, make_job(jobs, 10, 1000));
+        if (decoding > 0) {
+            unit.begin(0, wake);
+            EXPECT_TRUE(unit.end().decoded);
+        }
+        for (int i = 0; i < waiting; ++i) unit.add_prompt(0, make_job(jobs, 500, 10));
+        std::string seen;
+        for (int i = 0; i < 10 && unit.begin(0, wake) > 0; ++i) {
+            const Unit::Outcome& o = unit.end();
+            EXPECT_LE(o.prompts.size(), 1u);
+            seen += o.decoded ? 'd' : o.prompts.empty() ? 'c' : 'p';
+        }
+        return seen;
+    };
+    EXPECT_EQ(steps_of(0, 6), "pppppp");
+    // Two steps of 6 ms leave 3 for 256 tokens of the third prompt; its rest and two more
+    // make 15.44.
+    EXPECT_EQ(steps_of(8, 6), "ppcdpppdpd");
+    // 30 ms while more wait than the 4 that decode.
+    EXPECT_EQ(steps_of(4, 12), "pppppdpppd");
+}
+
 // Random adds, removals and steps against a list of requests stepped one by one.
 TEST(Unit, LazyBatchEqualsRequestsSteppedOneByOne) {
     struct Naive {
