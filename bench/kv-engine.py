@@ -55,14 +55,14 @@ class Service:
         return [p for p in lib.tree(self.child.pid)[1:]][0]
 
     def restart_engine(self):
-        old = self.engine()
-        os.kill(old, signal.SIGKILL)
-        while old in lib.tree(self.child.pid):
-            time.sleep(0.01)
-        while len(lib.tree(self.child.pid)) < 2:
-            time.sleep(0.01)
-        time.sleep(0.1)
-        lib.wait_http(self.port, "/ready", self.child, self.log)
+        deaths = self.metric("nereid_worker_restarts_total")
+        os.kill(self.engine(), signal.SIGKILL)
+        deadline = time.monotonic() + 20
+        while self.metric("nereid_worker_restarts_total") == deaths:  # until then it would still call itself ready
+            if time.monotonic() > deadline:
+                raise SystemExit(f"the service did not see its engine die; see {self.log}")
+            time.sleep(0.02)
+        lib.wait_http(self.port, "/ready", self.child, self.log, 60)
 
     def ask(self, prompt, tokens=TOKENS):
         answer = Text(self.port, {"model": "default", "prompt": prompt, "max_tokens": tokens})
@@ -70,7 +70,7 @@ class Service:
 
     def metric(self, name):
         import urllib.request
-        text = urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics").read().decode()
+        text = urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10).read().decode()
         return sum(float(x.rsplit(" ", 1)[1]) for x in text.splitlines() if x.startswith(name))
 
     def settle(self):
@@ -92,7 +92,7 @@ class Text(lib.Answer):
         import http.client
         import json
         body = {"stream": True, "stream_options": {"include_usage": True}, "temperature": 0, "ignore_eos": True, **body}
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=100)
         self.begin = time.perf_counter()
         connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
         reply = connection.getresponse()

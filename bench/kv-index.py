@@ -73,8 +73,7 @@ def inside():
 
 @contextlib.contextmanager
 def mooncake():
-    out = subprocess.run([str(lib.ROOT / "dev"), "peers", "kv"], check=True, stdout=subprocess.PIPE, text=True).stdout
-    peers = dict(line.split("=", 1) for line in out.splitlines() if "=" in line)
+    peers = lib.peers("kv")
     folder = tempfile.mkdtemp(prefix="nereid-bench-")
     command = 'ip link set lo up; exec "$@"'
     child = subprocess.Popen(["unshare", "-rn", "sh", "-c", command, "sh", sys.executable, __file__, "--inside",

@@ -327,12 +327,11 @@ class RealFile final : public File {
             return {};
         });
     }
+    // Of an open file: known to the kernel, nothing to wait for.
     Task<Result<std::uint64_t>> size() override {
-        return Pool::call(pool_, [f = f_]() -> Result<std::uint64_t> {
-            struct stat st{};
-            if (fstat(f->fd.get(), &st) != 0) return disk_error("stat", f->path, errno);
-            return static_cast<std::uint64_t>(st.st_size);
-        });
+        struct stat st{};
+        if (fstat(f_->fd.get(), &st) != 0) co_return disk_error("stat", f_->path, errno);
+        co_return static_cast<std::uint64_t>(st.st_size);
     }
     Task<Result<void>> truncate(std::uint64_t bytes) override {
         return Pool::call(pool_, [f = f_, bytes]() -> Result<void> {
