@@ -1,5 +1,5 @@
 # The Rust libraries of ffi/, built once by ./dev (tools/dev/rust.sh) and shared by all presets.
-#   nereid_guidance  static; only engine/llama includes its header (tools/tidy)
+#   nereid_guidance  static: grammars (only engine/llama includes their header, tools/tidy) and images (gateway)
 #   nereid_recipe    its header, and where ./dev puts the shared library: text/recipe loads it when a model needs it, so that no
 #                    build waits for it
 set(NEREID_RUST ${NEREID_CACHE}/third_party/rust CACHE PATH "The finished Rust libraries of ffi/")
@@ -12,12 +12,9 @@ if(NOT NEREID_PORTABLE)
   target_compile_definitions(nereid_recipe INTERFACE NEREID_RECIPE_LIBRARY="${NEREID_RUST}/libnereid_recipe.so")
 endif()
 
-if(NOT NEREID_ENGINE_LLAMA)
-  return()
-endif()
 if(NOT EXISTS ${NEREID_RUST}/libnereid_guidance.a)
   message(FATAL_ERROR "libnereid_guidance.a is not in ${NEREID_RUST}. Mend: `./dev setup` builds it (once; about 2 minutes on "
-    "2 cores), or configure with -DNEREID_ENGINE_LLAMA=OFF.")
+    "2 cores).")
 endif()
 
 add_library(nereid_guidance INTERFACE)

@@ -32,6 +32,7 @@ Result<model::ImagePart> read_image_base64(std::string_view data, std::string_vi
     if (!bytes) return bad_value(path, "the image's data is not valid base64.");
     if (bytes->empty()) return bad_value(path, "there is no image data.");
     image.bytes = std::move(*bytes);
+    image.path = path;
     return image;
 }
 
@@ -43,6 +44,7 @@ Result<model::ImagePart> read_image_url(const Json& url, const std::string& path
         return bad_value(path, "expected a http:, https: or data: URL.");
     model::ImagePart image;
     image.url = text;
+    image.path = path;
     return image;
 }
 

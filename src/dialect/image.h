@@ -1,5 +1,5 @@
 // Images as requests carry them: base64 data, data: URLs, http(s) URLs. Nothing is fetched and no
-// picture is decoded here; what the bytes are is the engine's business. Internal to dialect.
+// picture is decoded here: that is the gateway's (image_fetch, image_decode). Internal to dialect.
 #pragma once
 
 #include <string>

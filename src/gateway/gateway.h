@@ -46,6 +46,7 @@ struct GatewayOptions {
     std::int64_t max_n = 16;
     std::string state = "memory";                      // "memory", a file, or postgres://...
     Duration state_ttl = std::chrono::hours(24 * 30);  // of stored responses, files, ...; 0 = ever
+    Duration job_lease = 60s;                          // see pending.h
     std::string image_urls = "fetch";                  // "fetch" or "refuse"
     bool image_private = false;                        // fetch images from private addresses too
     std::string access_log = "stderr";                 // "stderr", "off" or a file

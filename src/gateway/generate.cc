@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "dialect/chat/chat.h"
-#include "gateway/image_fetch.h"
+#include "gateway/image_decode.h"
 #include "gateway/responder.h"
 #include "gateway/subtask.h"
 #include "gateway/token_plan.h"
@@ -136,9 +136,9 @@ io::Task<void> run_tokens(Exchange& x, ShardTools tools, ShardModel& m, model::R
         co_await x.fail(info.error());
         co_return;
     }
-    if ((*info)->images && names_images(request)) {
-        auto fetched = co_await fetch_images(x, tools.network, request);
-        if (!fetched.ok()) co_return co_await x.fail(std::move(fetched.error()));
+    if ((*info)->images && has_images(request)) {
+        auto brought = co_await bring_images(x, tools.network, request);
+        if (!brought.ok()) co_return co_await x.fail(std::move(brought.error()));
     }
     const TimePoint begin = x.loop().now();
     const std::string system_fingerprint = fingerprint(**info);
@@ -159,9 +159,9 @@ io::Task<void> run_tokens(Exchange& x, ShardTools tools, ShardModel& m, model::R
 
 io::Task<void> run_text(Exchange& x, ShardTools tools, ShardModel& m, model::Request request,
                         Form& form) {
-    if (names_images(request)) {
-        auto fetched = co_await fetch_images(x, tools.network, request);
-        if (!fetched.ok()) co_return co_await x.fail(std::move(fetched.error()));
+    if (has_images(request)) {
+        auto brought = co_await bring_images(x, tools.network, request);
+        if (!brought.ok()) co_return co_await x.fail(std::move(brought.error()));
     }
     Responder responder(x, form, {.system_fingerprint = {}, .choices = request.n, .echo = {}},
                         request.stream);

@@ -87,16 +87,15 @@ io::Task<Result<void>> fetch(Exchange& x, io::Network& network, model::ImagePart
     co_return Result<void>();
 }
 
-// f(image, index of its message, index of its part)
-template <class F>
-void each_image(model::Request& request, F f) {
-    for (std::size_t i = 0; i < request.messages.size(); ++i) {
-        auto& parts = request.messages[i].parts;
-        for (std::size_t j = 0; j < parts.size(); ++j) {
-            auto* image = std::get_if<model::ImagePart>(&parts[j]);
-            if (image != nullptr && !image->url.empty()) f(*image, i, j);
+std::vector<model::ImagePart*> named_images(model::Request& request) {
+    std::vector<model::ImagePart*> out;
+    for (model::Message& m : request.messages) {
+        for (model::Part& part : m.parts) {
+            auto* image = std::get_if<model::ImagePart>(&part);
+            if (image != nullptr && !image->url.empty()) out.push_back(image);
         }
     }
+    return out;
 }
 
 }  // namespace
@@ -126,17 +125,10 @@ bool names_images(const model::Request& request) {
 }
 
 io::Task<Result<void>> fetch_images(Exchange& x, io::Network& network, model::Request& request) {
-    struct Found {
-        model::ImagePart* image;
-        std::string path;
-    };
-    std::vector<Found> found;
-    each_image(request, [&](model::ImagePart& image, std::size_t i, std::size_t j) {
-        found.push_back({&image, fmt::format("messages[{}].content[{}]", i, j)});
-    });
+    const std::vector<model::ImagePart*> found = named_images(request);
     if (x.options().image_urls == "refuse") {
         co_return Error{Code::kUnsupported, "Images by URL are turned off here; send a data: URL.",
-                        found[0].path};
+                        found[0]->path};
     }
     if (found.size() > kMaxImages) {
         co_return Error{Code::kInvalidArgument, fmt::format("{} images by URL are more than {}.",
@@ -144,10 +136,10 @@ io::Task<Result<void>> fetch_images(Exchange& x, io::Network& network, model::Re
     }
     PublicNetwork guarded(network);
     io::Network& through = x.options().image_private ? network : guarded;
-    for (const Found& f : found) {
-        auto done = co_await fetch(x, through, *f.image);
+    for (model::ImagePart* image : found) {
+        auto done = co_await fetch(x, through, *image);
         if (done.ok()) continue;
-        done.error().param = f.path;
+        done.error().param = image->path;
         co_return done;
     }
     co_return Result<void>();

@@ -58,6 +58,11 @@ void GatewayOptions::bind(io::ConfigBinder& b) {
            {.min = 0,
             .reload = true,
             .doc = "How long responses, conversations, files and batches are kept; 0: for ever."});
+    b.knob("gateway.job_lease", job_lease,
+           {.min = 1,
+            .reload = true,
+            .doc = "Several gateways on one database: background responses and batches of one that "
+                   "has been silent for this long are taken over by another."});
     b.knob(
         "gateway.image_urls", image_urls,
         {.choices = {"fetch", "refuse"},

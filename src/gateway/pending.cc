@@ -12,9 +12,12 @@ namespace {
 
 constexpr char kPendingKind[] = "pending";
 constexpr char kRequestKind[] = "pending_request";
-constexpr std::int64_t kAliveFor = 60;  // seconds
 constexpr std::int64_t kMostTries = 3;
 constexpr std::array<std::string_view, 3> kKinds = {"response", "batch", "message_batch"};
+
+std::int64_t lease_seconds(const GatewayOptions& options) {
+    return std::chrono::ceil<std::chrono::seconds>(options.job_lease).count();
+}
 
 store::Key key_of(std::string_view kind, std::string_view tenant, std::string_view id) {
     return {
@@ -105,7 +108,7 @@ void start(Core& core, std::shared_ptr<const Settings> settings, ShardTools tool
 void note_pending(const Exchange& x, const Pending& pending, std::vector<store::Change>& changes) {
     Note note{.pending = pending,
               .owner = x.core().process_id,
-              .alive_until = x.clock().wall_now().seconds() + kAliveFor};
+              .alive_until = x.clock().wall_now().seconds() + lease_seconds(x.options())};
     note.pending.tenant = x.record.key;
     store::Record said{.key = key_of(kPendingKind, x.record.key, pending.id), .body = note.body()};
     store::Record request{.key = key_of(kRequestKind, x.record.key, pending.id),
@@ -146,7 +149,7 @@ io::Task<void> resume_pending(Core& core, io::Loop& loop, std::shared_ptr<const 
         if (ours && !core.records_shared) continue;
         if (!ours) ++note->tries;
         note->owner = core.process_id;
-        note->alive_until = now + kAliveFor;
+        note->alive_until = now + lease_seconds(settings->options);
         const store::Key request = key_of(kRequestKind, note->pending.tenant, note->pending.id);
         std::vector<store::Change> claim;
         claim.push_back(replacing(std::move(record), *note));

@@ -2,7 +2,8 @@
 // see, though the process that runs them may die. Each is noted in the store with what it needs to
 // begin again, in the write that tells of it, and forgotten in the write that ends it. A process
 // that starts takes up what another has left: at once when the store is its own, in a cluster when
-// the other has not said for a minute that it lives. What has failed three processes is given up.
+// the other has not said for `gateway.job_lease` (a minute) that it lives. What has failed three
+// processes is given up.
 #pragma once
 
 #include <cstdint>

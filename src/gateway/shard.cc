@@ -18,7 +18,6 @@ namespace {
 
 constexpr Duration kWaitForModels = std::chrono::minutes(10);
 constexpr Duration kLookAgain = 100ms;
-constexpr Duration kRenew = 20s;  // a third of what others wait (pending.cc)
 
 io::HttpLimits limits_of(const GatewayOptions& options) {
     io::HttpLimits limits;
@@ -128,7 +127,7 @@ io::Task<void> GatewayShard::watch_pending() {
     for (;;) {
         co_await resume_pending(core_, loop_, settings_, tools);
         if (!core_.records_shared) co_return;
-        co_await loop_.sleep_for(kRenew);
+        co_await loop_.sleep_for(settings_->options.job_lease / 3);
     }
 }
 

@@ -14,23 +14,11 @@
 namespace nereid::gateway {
 namespace {
 
-using model::GrammarKind;
 using model::Request;
 
 std::unexpected<Error> lacking(std::string_view field) {
     return err(Code::kUnsupported, fmt::format("This model does not support `{}`.", field),
                std::string(field));
-}
-
-bool has(const model::EngineInfo& info, GrammarKind kind) {
-    return (info.grammars & static_cast<std::uint8_t>(kind)) != 0;
-}
-
-// What decoders of images know by their first bytes; what a client calls them is no matter.
-bool is_image(std::string_view bytes) {
-    return bytes.starts_with("\x89PNG\r\n\x1a\n") || bytes.starts_with("\xff\xd8\xff") ||
-           bytes.starts_with("GIF87a") || bytes.starts_with("GIF89a") ||
-           (bytes.starts_with("RIFF") && bytes.substr(0, 12).ends_with("WEBP"));
 }
 
 // The images of a chat, in order, out of the request.
@@ -40,14 +28,9 @@ Result<std::vector<std::string>> take_images(Request& r, const model::EngineInfo
         for (model::Part& part : r.messages[i].parts) {
             auto* image = std::get_if<model::ImagePart>(&part);
             if (image == nullptr) continue;
-            const std::string field = fmt::format("messages[{}].content", i);
-            if (!info.images)
-                return err(Code::kUnsupported, "This model does not take images.", field);
-            if (!is_image(image->bytes)) {
-                return err(
-                    Code::kInvalidArgument,
-                    "The image is not PNG, JPEG, GIF or WebP (unsupported image media type).",
-                    field);
+            if (!info.images) {
+                return err(Code::kUnsupported, "This model does not take images.",
+                           fmt::format("messages[{}].content", i));
             }
             out.push_back(image->bytes);
         }
@@ -93,20 +76,20 @@ Result<void> check_output(const Request& r, const model::EngineInfo& info) {
     return {};
 }
 
-Result<void> check_tools(Request& r, const text::TextModel& text, const model::EngineInfo& info) {
+Result<void> check_tools(Request& r, const PlanInput& in) {
     using Kind = model::ToolChoice::Kind;
     if (r.tools.empty()) return {};
     if (r.tool_choice.kind == Kind::kNone) {
         r.tools.clear();
         return {};
     }
-    if (text.chat_template && !text.chat_template->supports_tools()) {
+    if (in.text.chat_template && !in.text.chat_template->supports_tools()) {
         return err(Code::kUnsupported,
                    "This model's chat template has no place for tools; leave out `tools` or set "
                    "`tool_choice` to \"none\".",
                    "tools");
     }
-    if (r.tool_choice.kind != Kind::kAuto && !has(info, GrammarKind::kLark)) {
+    if (r.tool_choice.kind != Kind::kAuto && !text::can_force_calls(in.family, in.info.grammars)) {
         return err(
             Code::kUnsupported,
             "This model cannot be made to call a tool; `tool_choice` may be \"auto\" or \"none\".",
@@ -270,7 +253,7 @@ Result<void> check(Request& r, const PlanInput& in) {
     if (r.endpoint == model::Endpoint::kEmbeddings) return check_embeddings(r, in.info);
     TRY_VOID(check_sampling(r, in.info));
     TRY_VOID(check_output(r, in.info));
-    return check_tools(r, in.text, in.info);
+    return check_tools(r, in);
 }
 
 }  // namespace
@@ -293,9 +276,12 @@ std::vector<TokenId> encode_prompt(const text::Tokenizer& tokenizer, std::string
 Result<TokenCount> plan_count(model::Request request, const text::TextModel& text,
                               const model::EngineInfo& info) {
     const model::Namespace none{};
-    TRY_VOID(check(request, {.text = text, .info = info, .kv_namespace = none}));
+    const text::Family family = text.chat_template
+                                    ? text::detect_family(text.chat_template->source())
+                                    : text::Family::kGeneric;
+    TRY_VOID(check(request, {.text = text, .info = info, .kv_namespace = none, .family = family}));
     TRY_VOID(take_images(request, info));
-    TRY(const std::vector<Prompt> prompts, render_chat(request, text, text::Family::kGeneric));
+    TRY(const std::vector<Prompt> prompts, render_chat(request, text, family));
     return static_cast<TokenCount>(prompts[0].tokens.size());
 }
 

@@ -24,10 +24,13 @@ struct TextPart {
     std::string text;
 };
 struct ImagePart {
-    std::string url;    // http(s) URL, or empty when `bytes` is set
-    std::string bytes;  // decoded base64 / data URL
-    std::string media_type;
-    std::string detail;  // "auto", "low", "high" or empty
+    std::string url;          // http(s) URL, or empty when `bytes` is set
+    std::string bytes;        // the file as it came: base64 undone, or fetched by the gateway
+    std::string media_type;   // as the caller says; once decoded, what it is
+    std::string detail;       // "auto", "low", "high" or empty
+    std::uint32_t width = 0;  // pixels; 0 = not decoded yet (gateway/image_decode)
+    std::uint32_t height = 0;
+    std::string path = {};  // where it stands in the caller's own request, for errors
 };
 struct RefusalPart {
     std::string text;

@@ -1,6 +1,7 @@
 """Images from the client to the engine: data: URLs, URLs, base64; in messages and in tools' results. The scripted engine says what
 reached it: sizes and digests."""
 
+import base64
 import contextlib
 import hashlib
 import http.server
@@ -89,6 +90,20 @@ def test_image_in_a_tools_result(seeing):    # A82
 def test_A95_what_is_no_image_is_refused(seeing, path):
     status, _, raw = seeing.request("POST", path, body(path, "data:image/webp;base64,QUJD"))
     assert status == 400 and "unsupported image media type" in json.loads(raw)["error"]["message"], raw
+
+
+BOMB = b"GIF89a" + (60000).to_bytes(2, "little") * 2 + b"\x80\0\0" + bytes(6) + b",\0\0\0\0" + (60000).to_bytes(2, "little") * 2 + b"\0\2\2L\1\0;"
+
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES])
+@pytest.mark.parametrize("bytes_, why", [(PNG[:50], "damaged"), (BOMB, "too large"), (b"BM" + bytes(60), "unsupported image media type")],
+                         ids=["damaged", "bomb", "bmp"])
+def test_images_are_decoded_and_named_where_they_stand(seeing, path, bytes_, why):
+    good, bad = (f"data:image/png;base64,{base64.b64encode(b).decode()}" for b in (PNG, bytes_))
+    status, _, raw = seeing.request("POST", path, body(path, good, bad))
+    assert status == 400 and why in json.loads(raw)["error"]["message"], raw
+    assert b"[2]" in raw, raw    # the third part of the message
+    assert seeing.request("POST", path, body(path, good))[0] == 200
 
 
 def test_a_url_that_fails_is_the_callers(seeing):

@@ -1,5 +1,5 @@
 # The Rust libraries in ffi/: built once per machine into the cache, optimised, and linked or loaded by every preset.
-#   guidance   a static library that every build with an engine links
+#   guidance   a static library that every build links: grammars, images
 #   recipe     a shared library that is loaded when a DeepSeek model is opened: `./dev test` and `./dev package` build it,
 #              `./dev up` does not wait for it
 # Crates come through cargo as this machine configures it, held to ffi/Cargo.lock by version and hash.
@@ -56,5 +56,5 @@ build_rust() { # PART FILE WHAT
     rust_key "$part" >"$RUST_DIR/$part.stamp"
 }
 
-guidance() { rust_ready guidance || build_rust guidance libnereid_guidance.a "grammars (once; about 2 minutes on 2 cores)"; }
+guidance() { rust_ready guidance || build_rust guidance libnereid_guidance.a "grammars and images (once; about 2 minutes on 2 cores)"; }
 recipe() { rust_ready recipe || build_rust recipe libnereid_recipe.so "DeepSeek prompts (once; about 5 minutes on 2 cores)"; }

@@ -69,8 +69,7 @@ pip_of_our_own() {
     printf '%s\n' "$CACHE/venv/pip/bin/pip"
 }
 
-# setup [engine]: everything that building and running needs. "noengine" leaves llama.cpp, the Rust libraries and the model out
-# (tsan).
+# setup [engine]: everything that building and running needs. "noengine" leaves llama.cpp and the model out (tsan).
 setup() {
     require_distribution
     mkdir -p "$CACHE"
@@ -79,8 +78,8 @@ setup() {
     install_packages build
     if [ "${1:-engine}" = engine ]; then
         llama_ready native || build_llama native llama llama-common mtmd
-        guidance
         install_model
     fi
+    guidance
     exec 8>&-
 }

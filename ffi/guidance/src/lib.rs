@@ -1,8 +1,10 @@
 //! Grammars enforced during decoding: llguidance behind the C ABI of ../include/nereid_guidance.h, which says what each call
 //! promises. Here: conversion at the border, panics caught, errors sorted into codes, and what llguidance leaves to its caller
-//! (bounded white space, annotations, where in a schema an unsupported keyword stands).
+//! (bounded white space, annotations, where in a schema an unsupported keyword stands). Images are in image.rs: this is the one
+//! Rust library that the program links, and two would bring std twice.
 
 mod border;
+mod image;
 mod quote;
 mod schema;
 
