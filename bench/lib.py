@@ -23,6 +23,7 @@ def arguments(doc):
     parser = argparse.ArgumentParser(description=doc)
     parser.add_argument("--quick", action="store_true", help="under 45 s, wider error")
     parser.add_argument("--json", action="store_true", help="accepted for symmetry: the last line is always JSON")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))    # ended from outside: children and folders go as at any end
     return parser.parse_args()
 
 

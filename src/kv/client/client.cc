@@ -255,6 +255,14 @@ struct nereid_kv {
         }
     }
 
+    // A refusal may lie there from before it closed, and says why.
+    int closed_on_us() {
+        while (receive() == 1) {
+            if (const int r = digest(); r != NEREID_KV_OK) return r;
+        }
+        return lost("the cache node closed the connection");
+    }
+
     int send(const wire::Message& message, int fd, std::int64_t deadline) {
         std::string bytes;
         if (!wire::encode(message, bytes))
@@ -282,7 +290,7 @@ struct nereid_kv {
                 continue;
             }
             if (errno == EINTR) continue;
-            if (errno != EAGAIN) return lost("the cache node closed the connection");
+            if (errno != EAGAIN) return closed_on_us();
             // Half a message cannot be taken back: a node that does not read is lost.
             const int r = wait_socket(POLLOUT, deadline);
             if (r < 0) return r;

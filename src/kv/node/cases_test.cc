@@ -11,21 +11,12 @@ namespace {
 // that needs it still has it.
 TEST(Cases, AStateThatLeftMemoryIsStillAState_K33) {
     NodeWorld::Setup setup;
-    setup.geometry = {.block_tokens = 16,
-                      .history_bytes = 4000,
-                      .state_bytes = 9000,
-                      .keep_tokens = 20,
-                      .replay = ReplayPolicy::kStoredState,
-                      .checkpoint_blocks = 4};
+    setup.geometry = NodeWorld::with_states();
     NodeWorld w(setup);
     const ClientId c = w.connect();
     w.put(c, 0, 4);
     const std::vector<ObjectName> state{{test_key(3), ObjectKind::kState, 3}};
-    const auto r = w.expect<Reserved>(c, Reserve{w.ns, state, 10s});
-    const auto bytes =
-        content_of(object_key(w.namespace_of("a"), test_key(3), ObjectKind::kState), 9000);
-    w.staging[500] = bytes;
-    w.send(c, Commit{{{r.ids[0], 0, 500, 9000, crc32c(bytes)}}});
+    w.put_state(c, state[0]);
     w.run_effects();
     const auto all = static_cast<std::uint32_t>(w.arena->payload_capacity() / 4096);
     for (std::uint64_t k = 0; k < 2; ++k) {  // pushes everything out

@@ -5,7 +5,7 @@
 //     get:  get -> [ReadSsd ->] lease and places in the arena -> the client copies or computes in
 //           place, checks the stamp -> release
 //
-// What holds (each in node_test.cc or node_model_test.cc):
+// What holds (each in a *_test.cc beside it, all in node_model_test.cc):
 //  - Immutable and idempotent: one object per key; a second put of a key only extends its life; a
 //    commit repeated gets the same answer.
 //  - Published only when whole: a key becomes visible after its bytes are in the arena and their

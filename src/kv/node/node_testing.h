@@ -45,6 +45,20 @@ struct NodeWorld {
         Geometry geometry = {};
         std::uint64_t index_entries = 4096;
     };
+    static Setup without_ssd() {
+        Setup setup;
+        setup.options.ssd = false;
+        return setup;
+    }
+    // History and a state at every fourth block.
+    static Geometry with_states() {
+        return {.block_tokens = 16,
+                .history_bytes = 4000,
+                .state_bytes = 9000,
+                .keep_tokens = 20,
+                .replay = ReplayPolicy::kStoredState,
+                .checkpoint_blocks = 4};
+    }
     struct Record {
         RecordInfo info;
         std::vector<std::uint8_t> bytes;
@@ -228,6 +242,22 @@ struct NodeWorld {
              items.empty() ? std::vector<ObjectStatus>{} : as<Committed>(answer).status) {
             EXPECT_EQ(s, ObjectStatus::kOk);
         }
+    }
+    void put_state(ClientId client, const ObjectName& state) {
+        const auto r = expect<Reserved>(client, Reserve{ns, {state}, 10s});
+        const auto bytes = content_of(object_key(namespace_of("a"), state.key, ObjectKind::kState),
+                                      geometry.state_bytes);
+        const auto length = static_cast<std::uint32_t>(bytes.size());
+        staging[500] = bytes;
+        send(client, Commit{{{r.ids.at(0), 0, 500, length, crc32c(bytes)}}});
+    }
+    // What a restart would find on SSD.
+    std::vector<ScanEntry> scan() const {
+        std::vector<ScanEntry> out;
+        for (const auto& [at, record] : ssd) {
+            out.push_back({record.info.object(), {Tier::kSsd, at}, record.info.expiry, 0});
+        }
+        return out;
     }
     Got get(ClientId client, std::uint64_t first, std::uint32_t count, Duration wait = 0s) {
         auto answer = send(client, Get{ns, objects(first, count), 10s, wait});

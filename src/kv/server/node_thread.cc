@@ -57,10 +57,4 @@ NodeThread::~NodeThread() {
     });
 }
 
-std::string NodeThread::stats_json() {
-    std::string out;
-    threads_.run_on(0, [&] { out = server_->stats_json(); });
-    return out;
-}
-
 }  // namespace nereid::kv

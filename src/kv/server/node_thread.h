@@ -6,7 +6,7 @@
 #pragma once
 
 #include <memory>
-#include <string>
+#include <type_traits>
 
 #include "io/real_loop.h"
 #include "kv/server/server.h"
@@ -31,7 +31,13 @@ class NodeThread {
     NodeThread(const NodeThread&) = delete;
     NodeThread& operator=(const NodeThread&) = delete;
 
-    std::string stats_json();  // blocks for a turn of its loop
+    // What f says of the server, on its thread; blocks for a turn of its loop.
+    template <class F>
+    auto look(F f) {
+        std::invoke_result_t<F&, CacheServer&> out{};
+        threads_.run_on(0, [&] { out = f(*server_); });
+        return out;
+    }
 
   private:
     NodeThread();

@@ -308,106 +308,138 @@ Result<std::span<const std::uint8_t>> CacheServer::Impl::staging(ClientId client
     return std::span<const std::uint8_t>(bytes.subspan(offset, length));
 }
 
+namespace {
+
+template <class S>
+struct Named {
+    std::string_view name;
+    std::uint64_t S::* field;
+};
+template <class S, std::size_t N>
+void members(JsonWriter& w, const S& s, const std::array<Named<S>, N>& names) {
+    for (const auto& n : names) w.member(n.name, static_cast<std::int64_t>(s.*n.field));
+}
+template <std::size_t N>
+void members(JsonWriter& w, const std::array<std::uint64_t, N>& counts,
+             const std::array<std::string_view, N>& names) {
+    for (std::size_t i = 0; i < N; ++i) w.member(names[i], static_cast<std::int64_t>(counts[i]));
+}
+
+using N = NodeCounters;
+constexpr auto kLookups = std::to_array<Named<N>>({
+    {"count", &N::lookups},
+    {"contiguous_hit_tokens", &N::contiguous_hit_tokens},
+    {"sampled_contiguous_tokens", &N::sampled_contiguous_tokens},
+    {"sampled_raw_tokens", &N::sampled_raw_tokens},
+    {"usable_hit_tokens", &N::usable_hit_tokens},
+    {"requested_tokens", &N::requested_tokens},
+    {"overpromised_tokens", &N::overpromised_tokens},
+});
+constexpr auto kObjects = std::to_array<Named<N>>({
+    {"gets", &N::gets},
+    {"dram_hits", &N::dram_hits},
+    {"ssd_hits", &N::ssd_hits},
+    {"misses", &N::misses},
+    {"joined_reads", &N::joined_reads},
+    {"reserved", &N::reserved},
+    {"committed", &N::committed},
+    {"exists", &N::exists},
+    {"attached", &N::attached},
+    {"no_space", &N::no_space},
+    {"held_back", &N::held_back},
+    {"append_lost", &N::append_lost},
+    {"crc_failures", &N::crc_failures},
+    {"put_crc_failures", &N::put_crc_failures},
+    {"refused", &N::refused},
+});
+constexpr std::array<std::string_view, kEvictCauses> kCauses{"capacity", "quota",   "expired",
+                                                             "cleared",  "corrupt", "steal"};
+using H = NodeHeld;
+constexpr auto kHeld = std::to_array<Named<H>>({
+    {"blocks", &H::blocks},
+    {"leases", &H::leases},
+    {"pinned_slots", &H::pinned_slots},
+    {"reservations", &H::reservations},
+    {"writing_slots", &H::writing_slots},
+    {"reads", &H::reads},
+    {"appends", &H::appends},
+    {"append_queue", &H::append_queue},
+    {"waiting_gets", &H::waiting_gets},
+    {"followers", &H::followers},
+    {"pollers", &H::pollers},
+});
+constexpr auto kDram = std::to_array<Named<H>>({
+    {"used_bytes", &H::dram_used_bytes},
+    {"capacity_bytes", &H::dram_capacity_bytes},
+});
+using D = SsdStats;
+constexpr auto kSsd = std::to_array<Named<D>>({
+    {"capacity_bytes", &D::capacity_bytes},
+    {"used_bytes", &D::used_bytes},
+    {"records", &D::records},
+    {"payload_bytes", &D::payload_bytes},
+    {"written_bytes", &D::written_bytes},
+    {"forwarded_bytes", &D::forwarded_bytes},
+    {"read_bytes", &D::read_bytes},
+    {"corrupt", &D::corrupt},
+    {"io_errors", &D::io_errors},
+    {"torn", &D::torn},
+    {"budget_overruns", &D::budget_overruns},
+});
+using T = Index::Stats;
+constexpr auto kTable = std::to_array<Named<T>>({
+    {"entries", &T::entries},
+    {"capacity", &T::capacity},
+    {"bytes", &T::bytes},
+});
+constexpr std::array<std::string_view, kClientCounts> kReported{
+    "saved",          "save_dropped", "save_failed",   "fetched",
+    "fetch_timeouts", "fetch_failed", "fetch_skipped", "node_given_up"};
+
+double write_amplification(const SsdStats& s) {
+    return s.payload_bytes == 0
+               ? 0.0
+               : static_cast<double>(s.written_bytes) / static_cast<double>(s.payload_bytes);
+}
+
+}  // namespace
+
 std::string CacheServer::Impl::stats_json() const {
     std::string out;
     JsonWriter w(out);
+    const auto object = [&w](std::string_view name, const auto& of, const auto& names) {
+        w.key(name).begin_object();
+        members(w, of, names);
+        w.end_object();
+    };
     const NodeCounters& n = node->counters();
     const NodeHeld held = node->held();
     w.begin_object().member("epoch", static_cast<std::int64_t>(epoch));
-    w.member("loaded", runner->loaded())
-        .member("scanned", static_cast<std::int64_t>(runner->scanned()));
-    const auto count = [&w](std::string_view name, std::uint64_t v) {
-        w.member(name, static_cast<std::int64_t>(v));
-    };
-    w.key("lookups").begin_object();
-    count("count", n.lookups);
-    count("contiguous_hit_tokens", n.contiguous_hit_tokens);
-    count("sampled_contiguous_tokens", n.sampled_contiguous_tokens);
-    count("sampled_raw_tokens", n.sampled_raw_tokens);
-    count("usable_hit_tokens", n.usable_hit_tokens);
-    count("requested_tokens", n.requested_tokens);
-    count("overpromised_tokens", n.overpromised_tokens);
-    w.end_object();
-    w.key("objects").begin_object();
-    count("gets", n.gets);
-    count("dram_hits", n.dram_hits);
-    count("ssd_hits", n.ssd_hits);
-    count("misses", n.misses);
-    count("joined_reads", n.joined_reads);
-    count("reserved", n.reserved);
-    count("committed", n.committed);
-    count("exists", n.exists);
-    count("attached", n.attached);
-    count("crc_failures", n.crc_failures + n.put_crc_failures);
-    count("refused", n.refused);
-    w.end_object();
-    w.key("evictions").begin_object();
-    constexpr std::array<std::string_view, kEvictCauses> kNames{"capacity", "quota",   "expired",
-                                                                "cleared",  "corrupt", "steal"};
-    for (std::size_t i = 0; i < kEvictCauses; ++i) count(kNames[i], n.evictions[i]);
-    w.end_object();
-    w.key("held").begin_object();
-    count("blocks", held.blocks);
-    count("leases", held.leases);
-    count("pinned_slots", held.pinned_slots);
-    count("reservations", held.reservations);
-    count("writing_slots", held.writing_slots);
-    count("reads", held.reads);
-    count("appends", held.appends);
-    count("append_queue", held.append_queue);
-    count("waiting_gets", held.waiting_gets);
-    count("followers", held.followers);
-    count("pollers", held.pollers);
-    w.end_object();
-    w.key("dram").begin_object();
-    count("used_bytes", held.dram_used_bytes);
-    count("capacity_bytes", held.dram_capacity_bytes);
-    w.end_object();
+    w.member("loaded", runner->loaded());
+    w.member("scanned", static_cast<std::int64_t>(runner->scanned()));
+    object("lookups", n, kLookups);
+    object("objects", n, kObjects);
+    object("evictions", n.evictions, kCauses);
+    object("held", held, kHeld);
+    object("dram", held, kDram);
     if (store) {
         const SsdStats s = store->stats();
         w.key("ssd").begin_object();
-        count("capacity_bytes", s.capacity_bytes);
-        count("used_bytes", s.used_bytes);
-        count("records", s.records);
-        count("payload_bytes", s.payload_bytes);
-        count("written_bytes", s.written_bytes);
-        count("forwarded_bytes", s.forwarded_bytes);
-        count("read_bytes", s.read_bytes);
-        w.member("write_amplification",
-                 s.payload_bytes == 0
-                     ? 0.0
-                     : static_cast<double>(s.written_bytes) / static_cast<double>(s.payload_bytes));
-        count("corrupt", s.corrupt);
-        count("io_errors", s.io_errors);
-        count("torn", s.torn);
-        count("budget_overruns", s.budget_overruns);
-        w.end_object();
+        members(w, s, kSsd);
+        w.member("write_amplification", write_amplification(s)).end_object();
     }
-    w.key("index").begin_object();
-    const Index::Stats table = index->stats();
-    count("entries", table.entries);
-    count("capacity", table.capacity);
-    count("bytes", table.bytes);
-    w.end_object();
+    object("index", index->stats(), kTable);
     w.key("hit_curve").begin_array();
     for (const auto& point : node->hit_curve()) {
-        w.begin_object();
-        count("blocks", point.blocks);
-        w.member("hit_ratio", point.hit_ratio);
-        w.end_object();
+        w.begin_object().member("blocks", static_cast<std::int64_t>(point.blocks));
+        w.member("hit_ratio", point.hit_ratio).end_object();
     }
     w.end_array();
-    w.key("reported_by_clients").begin_object();
-    constexpr std::array<std::string_view, kClientCounts> kReported{
-        "saved",          "save_dropped", "save_failed",   "fetched",
-        "fetch_timeouts", "fetch_failed", "fetch_skipped", "node_given_up"};
-    for (std::size_t i = 0; i < kClientCounts; ++i) count(kReported[i], reported[i]);
-    w.end_object();
+    object("reported_by_clients", reported, kReported);
     w.key("clients").begin_array();
     for (const auto& [id, c] : clients) {
-        w.begin_object();
-        w.member("name", c->name).member("pid", static_cast<std::int64_t>(c->pid));
-        w.end_object();
+        w.begin_object().member("name", c->name);
+        w.member("pid", static_cast<std::int64_t>(c->pid)).end_object();
     }
     w.end_array().end_object();
     return out;
