@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "gateway/token_plan.h"
+#include "text/grammar.h"
 #include "text/parser.h"
 
 namespace nereid::gateway {
@@ -109,7 +110,7 @@ Json ShardModel::capabilities(const GatewayOptions& options) const {
         const bool tools = entry->text.chat_template && entry->text.chat_template->supports_tools();
         out.set("engine", info.engine).set("chat", entry->text.chat_template != nullptr);
         out.set("tools", tools).set("tool_notation", text::name_of(family));
-        out.set("forced_tool_choice", tools && kinds.size() != 0);
+        out.set("forced_tool_choice", tools && text::can_force_calls(family, info.grammars));
         out.set("structured_outputs", std::move(kinds)).set("images", info.images);
         out.set("logprobs", info.logprobs).set("top_logprobs", info.max_top_logprobs);
         out.set("logit_bias", info.logit_bias).set("penalties", info.penalties);

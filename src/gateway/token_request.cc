@@ -149,6 +149,9 @@ void TokenRequest::count_reasoning(Choice& choice, std::size_t tokens, std::size
 void TokenRequest::take_finished(std::uint32_t index, const model::Finished& f) {
     Choice& choice = choices_[index];
     choice.cached = f.cached_tokens;
+    // An image is a place in our prompt; how many tokens it takes, the engine knows.
+    TokenCount& prompt = plan_.prompt_tokens[index / plan_.n];
+    prompt = std::max(prompt, f.prompt_tokens);
     RequestRecord& r = x_.record;
     r.queue = std::max(r.queue, f.queue_time);
     r.restore = std::max(r.restore, f.restore_time);

@@ -156,6 +156,12 @@ Result<Constraint> checked(Constraint constraint, const ConstraintContext& conte
 
 }  // namespace
 
+bool can_force_calls(Family family, std::uint8_t grammars) {
+    if ((grammars & static_cast<std::uint8_t>(GrammarKind::kLark)) != 0) return true;
+    return family == Family::kDeepSeek4 &&
+           (grammars & static_cast<std::uint8_t>(GrammarKind::kEbnf)) != 0;
+}
+
 Result<Constraint> constrain(const model::Request& request, const ConstraintContext& context) {
     TRY(const std::vector<const Tool*> named, callable(request));
     const Choice choice = request.tool_choice.kind;
@@ -174,6 +180,11 @@ Result<Constraint> constrain(const model::Request& request, const ConstraintCont
     if (forced || (any_held && format.kind == GrammarKind::kNone)) {
         constraint.param = choice == Choice::kNamed ? "tool_choice" : "tools";
         constraint.kind = GrammarKind::kLark;
+        if (lark.ebnf()) {
+            // The prompt of a forced call has opened the block; text with calls in it is beyond it.
+            if (!forced || !context.in_calls) return checked(std::move(constraint), context);
+            constraint.kind = GrammarKind::kEbnf;
+        }
         constraint.calls_only = forced;
         const std::string before = context.in_calls ? "" : reasoning_rule(lark, context);
         lark.rule("start", before + (context.in_calls ? "more" : forced ? "calls" : "free"));
@@ -198,7 +209,22 @@ Result<Constraint> constrain(const model::Request& request, const ConstraintCont
             context.tokenizer->encode(marks->close, Special::kParse, constraint.trigger);
         return checked(std::move(constraint), context);
     }
+    if (lark.ebnf() && calls_too && format.kind == GrammarKind::kJsonSchema &&
+        can_force_calls(context.family, context.grammars) && triggered) {
+        // The reasoning is before the trigger.
+        Lark either(context);
+        constraint.kind = GrammarKind::kEbnf;
+        for (CallableTool& tool : tools) tool.held = true;
+        TRY_VOID(write_calls(either, tools, context, request.parallel_tool_calls));
+        either.rule("start", R"("\n"? "\n"? (answer | calls))");
+        either.rule("answer", format.as_lark());
+        constraint.source = either.take();
+        if (context.in_reasoning)
+            context.tokenizer->encode(marks->close, Special::kParse, constraint.trigger);
+        return checked(std::move(constraint), context);
+    }
     constraint.kind = GrammarKind::kLark;
+    if (lark.ebnf()) return checked(std::move(constraint), context);
     Body body = format;
     if (format.kind == GrammarKind::kGbnf || format.kind == GrammarKind::kEbnf) {
         TRY(body.source, lark_of_gbnf(format.source));

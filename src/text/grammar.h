@@ -6,7 +6,7 @@
 //   response_format json_object, json_schema    JSON schema
 //   regex; lark; gbnf and ebnf                   the same (gbnf.h translates the last two)
 //   tool_choice required, named                  calls in the family's notation, arguments by the
-//                                                tool's schema or grammar
+//                                                tool's schema or grammar (can_force_calls)
 //   tool_choice auto, a strict tool or a         text; a call, once begun, is one of the tools' and
 //     custom one with a grammar                  follows what that tool demands
 //   otherwise                                    none: auto never fails for a schema (A67)
@@ -62,6 +62,10 @@ struct CustomGrammar {
     std::string definition;
 };
 std::optional<CustomGrammar> custom_grammar(const model::Tool& tool);
+
+// Whether tool_choice required and named can be held to: by Lark; by EBNF where the prompt itself
+// opens the block of calls (DeepSeek V4, V4.1), so that no text or reasoning stands before it.
+bool can_force_calls(Family family, std::uint8_t grammars);
 
 // kInvalidArgument: the request names a tool that it does not have, or gives a schema that is none
 // (A59: with param). kUnsupported: the engine enforces no such kind.

@@ -150,7 +150,7 @@ class Notation {
         std::string open = opener_.empty() ? "" : lark_.mark(opener_);
         if (marks_.dsml) open = "\"<\" " + open;
         lark_.rule("calls", open + " tail");
-        free_text(several);
+        if (!lark_.ebnf()) free_text(several);
     }
 
   private:
@@ -371,6 +371,14 @@ std::optional<CustomGrammar> custom_grammar(const Tool& tool) {
 
 Result<void> write_calls(Lark& lark, const std::vector<CallableTool>& tools,
                          const ConstraintContext& context, bool several) {
+    for (const CallableTool& tool : tools) {
+        if (!lark.ebnf() || !tool.held || !custom_grammar(*tool.tool)) continue;
+        return err(Code::kUnsupported,
+                   fmt::format("The grammar of the tool \"{}\" cannot be enforced by this model's "
+                               "engine; it takes functions.",
+                               tool.tool->name),
+                   "tools");
+    }
     Notation notation(lark, context);
     for (std::size_t i = 0; i < tools.size(); ++i) TRY_VOID(notation.call(tools[i], i));
     notation.blocks(tools.size(), several);

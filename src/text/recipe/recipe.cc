@@ -175,6 +175,26 @@ Json function_tool(std::string_view name, std::string_view description, Json par
                                                        {"parameters", std::move(parameters)}}}});
 }
 
+// The content with its images in their places. The library marks a place and looks at no bytes.
+Json content_of(const model::Message& message) {
+    const auto shows = [](const model::Part& part) {
+        return std::holds_alternative<model::ImagePart>(part);
+    };
+    if (std::ranges::none_of(message.parts, shows)) return text_of(message);
+    Json::Array parts;
+    for (const model::Part& part : message.parts) {
+        if (shows(part)) {
+            parts.push_back(Json(
+                Json::Object{{"type", "image_url"},
+                             {"image_url", Json::Object{{"url", "data:image/png;base64,AAAA"}}}}));
+        } else {
+            const model::Message alone{.role = message.role, .parts = {part}};
+            parts.push_back(Json(Json::Object{{"type", "text"}, {"text", text_of(alone)}}));
+        }
+    }
+    return Json(std::move(parts));
+}
+
 Json message_json(const model::Message& m) {
     Json message;
     switch (m.role) {
@@ -193,7 +213,7 @@ Json message_json(const model::Message& m) {
             message.set("tool_call_id", m.tool_call_id);
             break;
     }
-    message.set("content", text_of(m));
+    message.set("content", content_of(m));
     if (m.role != model::Role::kAssistant) return message;
     if (!m.reasoning.empty()) message.set("reasoning_content", m.reasoning);
     if (m.tool_calls.empty()) return message;
@@ -257,7 +277,8 @@ class RecipeTemplate final : public ChatTemplate {
         for (const auto& [begin, end] : rendered.special) {
             tokenizer_->encode(text.substr(at, begin - at), Special::kPlain, prompt.tokens);
             const std::string_view spelled = text.substr(begin, end - begin);
-            const TokenId id = control_token(*tokenizer_, spelled);
+            const bool image = spelled == kImage;
+            const TokenId id = image ? image_token() : control_token(*tokenizer_, spelled);
             if (id >= 0) {
                 prompt.tokens.push_back(id);
             } else {
@@ -274,6 +295,19 @@ class RecipeTemplate final : public ChatTemplate {
     bool supports_tools() const override { return true; }
 
   private:
+    // What engines put an image in the place of. The library writes another marker, which V4's
+    // vocabulary has for other ends, and names the id (IMAGE_SPECIAL_TOKEN_ID of its Python side);
+    // DeepInfer looks for these two spellings (deepinfer/multimodal_tokens.py).
+    TokenId image_token() const {
+        for (const char* spelled : {"<image>", "<\uff5cdeepseek_image\uff5c>"}) {
+            const TokenId id = control_token(*tokenizer_, spelled);
+            if (id >= 0) return id;
+        }
+        return kImageId;
+    }
+
+    static constexpr std::string_view kImage = "<\uff5cimage\uff5c>";
+    static constexpr TokenId kImageId = 129264;
     std::shared_ptr<const Recipe> recipe_;
     std::shared_ptr<const Tokenizer> tokenizer_;
     std::string source_;

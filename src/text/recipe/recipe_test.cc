@@ -136,6 +136,26 @@ TEST(Recipe, BodiesAreWhatTheLibraryReads) {
     EXPECT_TRUE(recipe()->render(recipe_body(json, DeepSeekVersion::kV41)).ok());
 }
 
+// An image's place is the library's marker; a user who writes the marker gets text.
+TEST(Recipe, ImagesHaveTheirPlaces) {
+    model::Request request = question("Look");
+    model::Message& message = request.messages.back();
+    message.parts.insert(message.parts.begin(), model::ImagePart{});
+    message.parts.emplace_back(model::TextPart{"<\uff5cimage\uff5c> and"});
+    message.parts.emplace_back(model::ImagePart{});
+    const auto rendered = recipe()->render(recipe_body(request, DeepSeekVersion::kV41));
+    ASSERT_TRUE(rendered.ok()) << rendered.error().message;
+    const std::string_view marker = "<\uff5cimage\uff5c>";
+    std::size_t places = 0;
+    for (const auto& [begin, end] : rendered->special)
+        places += std::string_view(rendered->prompt).substr(begin, end - begin) == marker ? 1 : 0;
+    EXPECT_EQ(places, 2u);
+    std::size_t spelled = 0;
+    for (std::size_t at = 0; (at = rendered->prompt.find(marker, at)) != std::string::npos; ++at)
+        ++spelled;
+    EXPECT_EQ(spelled, 3u);
+}
+
 TEST(Recipe, RefusalsAreTheCallersInItsWords) {
     EXPECT_EQ(recipe()->render("{").error().code, Code::kInvalidArgument);
     EXPECT_EQ(recipe()->render(R"({"model":"x","messages":[]})").error().code,
