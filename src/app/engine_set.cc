@@ -18,10 +18,14 @@ constexpr Duration kKillGrace = 2s;
 }  // namespace
 
 Result<void> EngineSet::validate(const EngineOptions& engine, std::int64_t engines) {
-    if (engines == 1 || engine.kind != "deepinfer") return {};
+    if (engine.kind != "deepinfer") return {};
+    const std::size_t groups = engine.deepinfer_groups().size();
+    if (groups == 0 || static_cast<std::int64_t>(groups) == engines) return {};
     return err(Code::kConfig,
-               "service.engines: a DeepInfer group is one engine, whatever its ranks. Mend: "
-               "service.engines = 1, or one `nereid serve` per group behind `nereid gateway`.");
+               fmt::format("service.engines is {}, and engine.deepinfer names {} group(s): a group "
+                           "is one engine, whatever its ranks, with devices and a port of its own. "
+                           "Mend: service.engines = {}.",
+                           engines, groups, groups));
 }
 
 EngineSet::EngineSet(Options options, const Surroundings& around)
@@ -42,7 +46,11 @@ Result<void> EngineSet::add() {
     const std::size_t number = workers_.size();
     EngineOptions engine = options_.engine;
     // An empty one means something for DeepInfer (see open_text).
-    if (engine.kind != "deepinfer") engine.model = engine.model_path();
+    if (engine.kind != "deepinfer") {
+        engine.model = engine.model_path();
+    } else if (const auto groups = engine.deepinfer_groups(); number < groups.size()) {
+        engine.deepinfer = groups[number];
+    }
     if (engine.threads == 0 && options_.engines > 1) {
         const std::int64_t cores = std::max(1u, std::thread::hardware_concurrency());
         engine.threads = std::max<std::int64_t>(1, cores / options_.engines);
@@ -72,10 +80,25 @@ void EngineSet::heard(const pools::WorkerStatus& status, bool has_failed) {
     if (was_ready_) return;
     if (status.state == pools::WorkerState::kReady) {
         was_ready_ = true;
+        begin_cost();
         listener_.ready();
     } else if (has_failed && --hopeful_ == 0) {
         listener_.hopeless(status.last_error);
     }
+}
+
+// An engine writes it before it greets.
+void EngineSet::begin_cost() {
+    if (options_.routing.cost.empty()) return;
+    const auto cost = options_.routing.engine_cost();
+    if (!cost.ok())
+        return around_.log.warn("built-in costs are used", {{"error", cost.error().message}});
+    around_.log.info("the router's costs begin with the engine's own",
+                     {{"prefill_token_us", cost->prefill.per_token_ms * 1e3},
+                      {"prefill_token_context_ps", cost->prefill.per_token_context_ms * 1e9},
+                      {"decode_fixed_ms", cost->decode.fixed_ms},
+                      {"decode_request_us", cost->decode.per_request_ms * 1e3}});
+    routed_.begin_cost(*cost);
 }
 
 void EngineSet::start(Listener listener) {
@@ -85,6 +108,8 @@ void EngineSet::start(Listener listener) {
 }
 
 Result<void> EngineSet::resize(std::int64_t engines) {
+    if (options_.engine.kind == "deepinfer" && engines != options_.engines)
+        return err(Code::kConfig, "DeepInfer groups join and leave at the next start only.");
     options_.engines = engines;
     while (static_cast<std::int64_t>(running_.size()) < engines) {
         TRY_VOID(add());

@@ -40,7 +40,7 @@ class EngineSet {
         ops::Logger& log;
         ops::Registry& metrics;
     };
-    // kConfig: an engine that cannot be there several times.
+    // kConfig: not as many DeepInfer groups as engines.
     static Result<void> validate(const EngineOptions& engine, std::int64_t engines);
     // Nothing runs yet. kIo.
     static Result<std::unique_ptr<EngineSet>> make(Options options, const Surroundings& around);
@@ -56,7 +56,7 @@ class EngineSet {
         std::function<void(const std::string& error)> hopeless;
     };
     void start(Listener listener);
-    // So many from now on. kIo: not all could be added.
+    // So many from now on. kIo: not all could be added; kConfig: their number cannot change.
     Result<void> resize(std::int64_t engines);
     // No new requests; completes when all processes have ended, at the deadline the hard way.
     io::Task<void> stop(TimePoint deadline);
@@ -65,6 +65,7 @@ class EngineSet {
     EngineSet(Options options, const Surroundings& around);
     Result<void> add();
     void heard(const pools::WorkerStatus& status, bool has_failed);
+    void begin_cost();
     void retire(TimePoint deadline);
     io::Task<void> end(pools::LocalWorker& worker, TimePoint deadline);
 

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <utility>
 
 #include "engine/llama/llama_engine.h"
@@ -108,11 +109,14 @@ void EngineOptions::bind(io::ConfigBinder& b) {
             .doc = "How long a prompt may keep running streams waiting, per token of theirs."});
     b.knob("engine.seed", seed,
            {.min = 0, .max = 9e15, .doc = "For requests that bring no seed; 0: from the clock."});
-    b.knob("engine.cache", cache,
-           {.doc = "Unix socket of the KV cache node that keeps prompts (llama.cpp); `nereid serve` "
-                   "sets it by the keys of cache.*."});
+    b.knob(
+        "engine.cache", cache,
+        {.doc = "Unix socket of the KV cache node that keeps prompts (llama.cpp); `nereid serve` "
+                "sets it by the keys of cache.*."});
     b.knob("engine.script", script, {.doc = "Script of the scripted engine."});
-    b.knob("engine.deepinfer", deepinfer, {.doc = "TOML file of the DeepInfer group."});
+    b.knob(
+        "engine.deepinfer", deepinfer,
+        {.doc = "TOML file of the DeepInfer group; of several (`service.engines`) with commas."});
     b.knob("engine.deepinfer_name", deepinfer_name, {.doc = "What clients call its model."});
     b.knob("engine.deepinfer_python", deepinfer_python,
            {.doc = "Python 3.11 or newer that reads the group's file; ranks run with the file's "
@@ -123,6 +127,17 @@ void EngineOptions::bind(io::ConfigBinder& b) {
            {.min = 1,
             .doc = "A rank that is silent for this long is stuck: the whole group is started "
                    "again."});
+}
+
+std::vector<std::string> EngineOptions::deepinfer_groups() const {
+    std::vector<std::string> out;
+    std::stringstream files(deepinfer);
+    for (std::string file; std::getline(files, file, ',');) {
+        const std::size_t begin = file.find_first_not_of(' ');
+        if (begin == std::string::npos) continue;
+        out.push_back(file.substr(begin, file.find_last_not_of(' ') - begin + 1));
+    }
+    return out;
 }
 
 std::string EngineOptions::model_path() const {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "engine/engine.h"
@@ -40,6 +41,7 @@ struct EngineOptions {
     Duration deepinfer_progress_timeout = 60s;
     void bind(io::ConfigBinder& b);  // "engine.*"
 
+    std::vector<std::string> deepinfer_groups() const;  // the files that `deepinfer` names
     std::string model_path() const;
     std::string model_name() const;  // the file's name without ".gguf": what clients call it
 };

@@ -53,6 +53,9 @@ Result<GatewayMainOptions> load(const cli::Invocation& invocation) {
     }
     for (const auto& url : options.backend.urls) TRY_VOID(engine::openai::parse_base_url(url));
     TRY_VOID(options.routing.validate());
+    if (!options.routing.cost.empty()) {
+        TRY(options.routing.first_cost, options.routing.engine_cost());
+    }
     return options;
 }
 

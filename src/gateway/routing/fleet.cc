@@ -4,6 +4,9 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/json.h"
+#include "io/disk.h"
+#include "router/cost/engine_cost.h"
 
 namespace nereid::gateway {
 namespace {
@@ -16,6 +19,7 @@ using router::WorkerState;
 constexpr Duration kDigestEvery = 100ms;
 constexpr Duration kBalanceEvery = 1s;
 constexpr std::uint64_t kRefitEvery = 16;  // observations
+constexpr std::size_t kMaxCostFile = 1 << 20;
 
 router::ViewOptions view_options(const Fleet::Options& o) {
     router::ViewOptions out{.self = router::GatewayId{o.shard + 1},
@@ -53,6 +57,25 @@ void RoutingOptions::bind(io::ConfigBinder& b) {
            {.min = 0,
             .max = 86'400,
             .doc = "How long a prompt is assumed to be in the cache of the backend it went to."});
+    b.knob("router.cost", cost,
+           {.doc = "File with the engine's own model of its costs, where the online fit begins: "
+                   "cost.json of a DeepInfer group's report_folder. Empty: built-in values."});
+    b.knob("router.cost_tflops", cost_tflops,
+           {.unit = "TFLOP/s",
+            .min = 0,
+            .max = 1e9,
+            .doc = "What an engine reaches in prefill, for the FLOPs in that file; 0: measured."});
+}
+
+Result<router::CostModel> RoutingOptions::engine_cost() const {
+    const auto read = [this]() -> Result<router::CostModel> {
+        TRY(const std::string text, io::read_file(cost, kMaxCostFile));
+        TRY(const Json source, Json::parse(text));
+        return router::cost_of_engine(source, cost_tflops, router::CostModel{});
+    };
+    auto made = read();
+    if (made.ok()) return made;
+    return err(Code::kConfig, "router.cost: " + cost + ": " + made.error().message);
 }
 
 Result<void> RoutingOptions::validate() const {
@@ -99,6 +122,13 @@ Fleet::Fleet(const Options& options)
     auto made = router::make_router({.unified = options.routing.policy});
     CHECK_MSG(made.ok(), "the policy was checked at start");
     policy_ = std::move(*made);
+    if (options.routing.first_cost) begin_cost(*options.routing.first_cost, TimePoint{});
+}
+
+void Fleet::begin_cost(const router::CostModel& cost, TimePoint now) {
+    fit_ = router::CostFit(cost);
+    learnt_ = 0;
+    view_.set_cost(Stage::kUnified, cost, now);
 }
 
 std::size_t Fleet::add(std::string_view name, TimePoint now) {

@@ -35,9 +35,14 @@ struct RoutingOptions {
     double retry_ratio = 0.1;       // retries per request, in the long run
     std::int64_t retry_burst = 10;  // saved up at most
     Duration slow_start = 10s;
-    Duration affinity = 120s;        // how long a prompt is assumed to stay in a backend's cache
-    void bind(io::ConfigBinder& b);  // "router.*"
-    Result<void> validate() const;   // kConfig: no such policy
+    Duration affinity = 120s;  // how long a prompt is assumed to stay in a backend's cache
+    std::string cost = {};     // file: an engine's own cost model (router/cost/engine_cost.h)
+    double cost_tflops = 0;    // that it reaches in prefill; 0 = unknown
+    std::optional<router::CostModel> first_cost = {};  // no knob: where a fleet's cost model begins
+    void bind(io::ConfigBinder& b);                    // "router.*"
+    Result<void> validate() const;                     // kConfig: no such policy
+    // Reads the file `cost`. kConfig with the file's name.
+    Result<router::CostModel> engine_cost() const;
 };
 
 // The metrics of all fleets of one process.
@@ -141,6 +146,8 @@ class Fleet {
         view_.cleared({backends_[index].worker, 0}, now);
     }
     void report(std::size_t index, const model::Load& load, TimePoint now);
+    // What work costs, as far as is known before anything was measured; the fit begins again there.
+    void begin_cost(const router::CostModel& cost, TimePoint now);
     const router::View& view() const { return view_; }
     router::Health::State health(std::size_t index, TimePoint now) const {
         return backends_[index].health.state(now);

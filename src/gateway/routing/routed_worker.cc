@@ -61,6 +61,7 @@ class RoutedWorkers::Handle final : public pools::WorkerHandle {
         fleet_.add(engine->name(), loop_.now());
         engines_.push_back({.handle = std::move(engine)});
     }
+    void begin_cost(const router::CostModel& cost) { fleet_.begin_cost(cost, loop_.now()); }
     std::weak_ptr<Handle*> weak() const { return self_; }
 
     std::string_view name() const override { return name_; }
@@ -315,6 +316,14 @@ void RoutedWorkers::add(const MakeHandle& make) {
     for (const Peers::Entry& entry : peers_->all) {
         entry.loop->post([weak = entry.handle, engine = make(*entry.loop)]() mutable {
             if (const auto handle = weak.lock()) (*handle)->add(std::move(engine));
+        });
+    }
+}
+
+void RoutedWorkers::begin_cost(const router::CostModel& cost) {
+    for (const Peers::Entry& entry : peers_->all) {
+        entry.loop->post([weak = entry.handle, cost] {
+            if (const auto handle = weak.lock()) (*handle)->begin_cost(cost);
         });
     }
 }

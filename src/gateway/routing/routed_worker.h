@@ -32,6 +32,8 @@ class RoutedWorkers {
     // Another engine, from soon on. Any time after the shards are made; on the thread that made
     // them, where `make` is called once per shard (a handle is then used on its own loop only).
     void add(const MakeHandle& make);
+    // Fleet::begin_cost of every shard, from soon on. As add().
+    void begin_cost(const router::CostModel& cost);
 
   private:
     class Handle;

@@ -2,6 +2,7 @@
 // shards.
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <map>
 
 #include "gateway/gateway_testing.h"
@@ -475,6 +476,29 @@ TEST_F(RoutedWorkersTest, RetriesAfterAStartWithoutOutput) {
     loop.settle();
     EXPECT_FALSE(asked->error);
     EXPECT_EQ(running(1 - at), 1);
+}
+
+TEST(Fleet, CostsBeginWithTheEnginesOwn) {
+    const std::string path = ::testing::TempDir() + "cost.json";
+    std::ofstream(path) << R"({"model":{"prefill":{"per_token_flops":3e10,)"
+                           R"("per_token_context_flops":6e4},"decode":null}})";
+    RoutingOptions routing;
+    routing.cost = path;
+    routing.cost_tflops = 300;
+    const auto cost = routing.engine_cost();
+    ASSERT_TRUE(cost.ok()) << cost.error().message;
+    routing.first_cost = *cost;
+    Fleet fleet({.routing = routing, .model = "m"});
+    EXPECT_DOUBLE_EQ(fleet.view().cost(router::Stage::kUnified).prefill.per_token_ms, 0.1);
+    router::CostModel other;
+    other.prefill.per_token_ms = 0.4;
+    fleet.begin_cost(other, TimePoint{});
+    EXPECT_DOUBLE_EQ(fleet.view().cost(router::Stage::kUnified).prefill.per_token_ms, 0.4);
+    std::ofstream(path) << "{";
+    const auto broken = routing.engine_cost();
+    ASSERT_FALSE(broken.ok());
+    EXPECT_EQ(broken.error().code, Code::kConfig);
+    EXPECT_NE(broken.error().message.find(path), std::string::npos);
 }
 
 TEST(RoutingOptions, PoliciesAreCheckedAtStart) {
