@@ -77,16 +77,20 @@ def calibrate(ports, rounds):
             if count in (120, 500):
                 per_token = [x.ttft / x.prompt_tokens for x in both(lambda port, r, c=count: ask(port, r, c, 1))]
                 slowdown += [x / (a.ttft / n) for x in per_token]
-        for width, count, tokens in ((1, 40, 24), (2, 200, 16), (4, 40, 16), (2, 600, 16)):
+        for width, count, tokens in ((1, 40, 24), (1, 150, 24), (1, 400, 24), (2, 100, 20), (2, 350, 20), (4, 40, 16), (4, 200, 16)):
             answers = wave(ports[0], rng, width, count, tokens)
             for pace in paces(answers):
                 decode[0].append([1, width, sum(a.prompt_tokens + a.tokens / 2 for a in answers)])
                 decode[1].append(pace)
-            if width == 1:
-                slowdown += [p / paces(answers)[0] for x in both(lambda port, r: wave(port, r, 1, 40, 24)) for p in paces(x)]
+            if width == 1 and count == 150:
+                slowdown += [p / paces(answers)[0] for x in both(lambda port, r: wave(port, r, 1, 150, 24)) for p in paces(x)]
 
     def fit(rows, values):
         return solve(rows, values, [1 / v ** 2 for v in values])
+    for name, (rows, values), costs in (("prefill", prefill, fit(*prefill)), ("decode", decode, fit(*decode))):
+        lib.say(name + " (rows, measured, fitted): " + " ".join(
+            f"{row[1]}/{row[2]:.0f}:{v:.0f}/{sum(c * x for c, x in zip(costs, row)):.0f}" for row, v in zip(rows, values)))
+    lib.say("slowdown: " + " ".join(f"{x:.2f}" for x in sorted(slowdown)))
     return fit(*prefill), fit(*decode), max(1.0, median(slowdown))
 
 
