@@ -130,7 +130,12 @@ class RpcTest : public testing::Test {
     std::unique_ptr<RpcClient> client_;
 };
 
+#if __has_feature(thread_sanitizer)
+// Debian's gRPC is not instrumented: TSan sees none of its locks and calls each hand-over a race.
+using Worlds = testing::Types<MemoryWorld>;
+#else
 using Worlds = testing::Types<GrpcWorld, MemoryWorld>;
+#endif
 TYPED_TEST_SUITE(RpcTest, Worlds);
 
 TYPED_TEST(RpcTest, Unary) {
