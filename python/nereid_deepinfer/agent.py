@@ -118,7 +118,7 @@ class Agent:
                 self.frame.finished.append(Finished(add.id, EndReason.FAILED, len(add.prompt), 0, 0, 0, 0, 0, 0, error))
             return
         live = Live(add, f"{self._names}:{add.id}", Plan({}), self.clock(), frozenset(add.stop_ids), add.id, add.logprobs,
-                    decode=decode)
+                    decode=decode, prompt_tokens=len(add.prompt))
         self._names += 1
         self.by_id[add.id] = live
         planned: Plan | Error
@@ -144,7 +144,7 @@ class Agent:
             return
         if (self.options.prefix_share or self.store is not None) and not planned.images and not add.prompt_logprobs and decode is None:
             live.keys = block_chain(add.kv_namespace, add.prompt, BLOCK, add.adapter)
-        self.uncached += len(add.prompt)
+        self.uncached += live.prompt_tokens
         live.counted = True
         self.queue.append(live)
 
@@ -379,6 +379,10 @@ class Agent:
             return None
         if seq is None:  # a token that the engine does not know; plan() looked, so its vocabulary is another one
             self._end(live, EndReason.FAILED, Error("invalid_argument", "DeepInfer refused a token of the prompt", "prompt"))
+        elif live.plan.images:  # each place has become as many tokens as its image takes
+            more = seq.get_len() - live.prompt_tokens
+            live.prompt_tokens += more
+            self.uncached += more
         return seq
 
     def _admit_prompt(self, live: Live) -> bool:
@@ -525,7 +529,7 @@ class Agent:
             if live is None:
                 continue
             end = seq.get_len() - seq.chunked_rest_len
-            self._computed(live, min(end, len(live.add.prompt)) if not live.plan.images else end)
+            self._computed(live, min(end, live.prompt_tokens))
             blocks = end // BLOCK
             if 0 < blocks <= len(live.keys) and end - blocks * BLOCK <= self.runtime.arenas.ring_slack:
                 self._keep(live, seq, blocks)
@@ -588,7 +592,7 @@ class Agent:
             live = self.by_name.get(seq.request_id)
             if live is not None and seq.status in (self.runtime.status.RUNNING, self.runtime.status.WAITING):
                 ids = self.runtime.peek.block_table(seq)
-                tokens = len(live.add.prompt)
+                tokens = live.prompt_tokens
                 ids = ids[: -(-tokens // BLOCK)]
                 manager.pin_blocks(ids)
                 state = self.runtime.arenas.copy_state(seq.state_id, tokens, True)
@@ -719,7 +723,7 @@ class Agent:
         started = live.started or now
         first = live.first or now
         self.frame.finished.append(Finished(
-            live.add.id, reason, len(live.add.prompt), live.cached, live.outputs, started - live.added, live.restore_ns,
+            live.add.id, reason, live.prompt_tokens, live.cached, live.outputs, started - live.added, live.restore_ns,
             max(0, first - started), max(0, now - first), error))
         self._forget(live)
 
@@ -733,7 +737,7 @@ class Agent:
         self.by_id.pop(live.add.id, None)
         self.asking.pop(live.add.id, None)
         if live.counted:
-            self.uncached -= len(live.add.prompt) - live.computed
+            self.uncached -= live.prompt_tokens - live.computed
             live.counted = False
         if live.keys:
             self.kept_keys[live.add.id] = live.keys
@@ -753,6 +757,6 @@ def _error_of(reason: str, live: Live) -> Error:
         return Error("invalid_argument", "an image could not be decoded", "messages")
     if live.plan.grammar and "xgrammar" in reason:
         if live.outputs == 0:
-            return Error("invalid_argument", "xgrammar could not compile the grammar, or not in time", "response_format")
+            return Error("invalid_argument", "xgrammar could not compile the grammar, or not in time")
         return Error("internal", "the grammar's matcher failed in the middle of the answer")
     return Error("internal", f"DeepInfer ended the request: {reason}")

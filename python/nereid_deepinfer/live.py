@@ -42,7 +42,8 @@ class Live:
     started: int = 0
     first: int = 0
     cached: int = 0
-    computed: int = 0  # prompt tokens with KV
+    prompt_tokens: int = 0  # with what an image stands for, from when the engine has it
+    computed: int = 0  # of them, with KV
     outputs: int = 0  # without those that Agent.rows counts
     restore_ns: int = 0
     prefilled: bool = False  # held, its last frame is being made

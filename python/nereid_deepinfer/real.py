@@ -10,7 +10,7 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
-from nereid_deepinfer import cost, crc32c, hooks
+from nereid_deepinfer import cost, crc32c, ebnf, hooks
 from nereid_deepinfer.config import Config
 from nereid_deepinfer.experts import ExpertControl, ExpertFolder
 from nereid_deepinfer.keys import layout_fingerprint
@@ -129,10 +129,14 @@ def _grammar_compiler(engine: Any) -> None:
     """LLMEngine makes it at the first request with a grammar: on the loop's thread, seconds for a vocabulary of 129 280, and
     on a machine with too few cores it raises out of add_request, which would take the group down. So: now."""
     try:
-        engine.so_matcher_builder  # noqa: B018  (a property that builds)
+        builder = engine.so_matcher_builder  # a property that builds
     except (RuntimeError, ZeroDivisionError) as bad:
         raise hooks.Unsupported(f"grammars cannot be compiled on this machine ({bad}): lower grammar_cpus, or set "
                                 "structured_output = false") from None
+    try:
+        ebnf.install(builder._compiler)
+    except AttributeError as bad:
+        raise hooks.Unsupported(f"DeepInfer's compiler of grammars is another one: {bad}") from None
 
 
 def start(config: Config, rank: int) -> Runtime:

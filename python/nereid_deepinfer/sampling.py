@@ -9,6 +9,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from nereid_deepinfer import ebnf
 from nereid_deepinfer.image_size import image_size
 from nereid_deepinfer.schema import schema_fault
 from nereid_deepinfer.wire import AddMode, AddRequest, EngineInfo, Error, GrammarKind, Role
@@ -50,23 +51,28 @@ def _sampling_fault(add: AddRequest) -> Error | None:
 
 
 def _grammar_fault(add: AddRequest, info: EngineInfo) -> Error | None:
+    """Without a parameter: the gateway knows which of the request's the grammar is from."""
     kind = add.grammar_kind
     if kind == GrammarKind.NONE:
         return None
     if not info.grammars & int(kind):
-        return _refuse(f"DeepInfer (xgrammar) takes JSON schema, regex and EBNF, not {kind.name.lower()}", "response_format")
+        return _refuse(f"DeepInfer (xgrammar) takes JSON schema, regex and EBNF, not {kind.name.lower()}")
     if len(add.grammar.encode("utf-8", "surrogateescape")) > MOST_GRAMMAR_BYTES:
-        return _refuse(f"the grammar is longer than {MOST_GRAMMAR_BYTES} bytes", "response_format", "invalid_argument")
+        return _refuse(f"the grammar is longer than {MOST_GRAMMAR_BYTES} bytes", "", "invalid_argument")
     if kind == GrammarKind.JSON_SCHEMA:
         try:
             schema = json.loads(add.grammar)
         except (ValueError, RecursionError) as bad:
-            return _refuse(f"the schema is not JSON: {bad}", "response_format", "invalid_argument")
+            return _refuse(f"the schema is not JSON: {bad}", "", "invalid_argument")
         fault = schema_fault(schema)
         if fault is not None:
-            return _refuse(fault, "response_format", "invalid_argument")
+            return _refuse(fault, "", "invalid_argument")
+    if kind == GrammarKind.EBNF:
+        fault = ebnf.fault_of(add.grammar)
+        if fault is not None:
+            return _refuse(fault, "", "invalid_argument")
     if any(t < 0 for t in add.grammar_trigger):
-        return _refuse("a trigger token is negative", "response_format", "invalid_argument")
+        return _refuse("a trigger token is negative", "", "invalid_argument")
     return None
 
 

@@ -200,3 +200,32 @@ def _fault(schema: Any, path: str, depth: int) -> str | None:
         if fault is not None:
             return fault
     return None
+
+
+_COMBINED = frozenset("anyOf oneOf allOf $ref enum const".split())
+
+
+def widened(schema: Any, depth: int = 0) -> Any:
+    """Without what schema_fault finds in it: takes every answer that it takes, and schema_fault finds nothing."""
+    if not isinstance(schema, dict) or depth > _MAX_DEPTH:
+        return schema if isinstance(schema, bool) else True
+    out = {name: value for name, value in schema.items() if name in _KNOWN and name not in PASSED_BY_XGRAMMAR}
+    for name in _UNDER:
+        if name in out:
+            out[name] = widened(out[name], depth + 1)
+    for name in _EACH:
+        if name in out:
+            parts = out[name] if isinstance(out[name], dict) else {}
+            out[name] = {key: widened(value, depth + 1) for key, value in parts.items()}
+    for name in _LISTS:
+        if isinstance(out.get(name), list):
+            out[name] = [widened(value, depth + 1) for value in out[name]]
+    properties = out.get("properties", {})
+    if isinstance(out.get("required"), list):
+        out["required"] = [name for name in out["required"] if isinstance(name, str) and name in properties]
+    notes = {name: out[name] for name in out if name in _NOTES}
+    for kept in (_KNOWN, _KNOWN - {"pattern", "format"}, _KNOWN - _COMBINED, _COMBINED - {"enum", "const"}, frozenset(["type"])):
+        tried = {**notes, **{name: value for name, value in out.items() if name in kept}}
+        if schema_fault(tried) is None:
+            return tried
+    return notes

@@ -413,6 +413,8 @@ class FakeEngine:
             raise ValueError("prompt must not be empty")
         if min(prompt) < 0 or max(prompt) >= self.vocab_size:
             return None
+        if self.multi_modal_processor is not None and multi_modal_data is not None:
+            prompt = list(self.multi_modal_processor.overwrite_prompt(prompt, multi_modal_data))
         seq = Seq(request_id, prompt, dict(sampling_params or {}))
         seq.chunk_checkpoints = list(chunk_checkpoints or [])
         if self.multi_modal_processor is not None and multi_modal_data is not None:
@@ -478,9 +480,13 @@ class FakeEngine:
             if steps > 0:
                 left.append((steps - 1, seq))
                 continue
-            if seq.params["so_args"]["schema"] == "(" and not seq.finished():
+            so = seq.params["so_args"]
+            bad = so["schema"] == "(" or (so["schema_type"] == "ebnf" and "::=" not in so["schema"])
+            if bad and not seq.finished():
                 seq.status = Status.FINISHED_SO_FAILED
             self.scheduler.add_sequence(seq)
+            if self.multi_modal_processor is not None:
+                self.multi_modal_processor.add(seq.request_id, seq.multi_modal_data)
         self.compiling = left
 
     def _sample(self, out: SimpleNamespace) -> None:

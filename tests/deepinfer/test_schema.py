@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import struct
 
 import pytest
 
+from nereid_deepinfer import ebnf
 from nereid_deepinfer.image_size import image_size
-from nereid_deepinfer.schema import ENFORCED, GAPS, PASSED_BY_XGRAMMAR, REFUSED, schema_fault
+from nereid_deepinfer.schema import ENFORCED, GAPS, PASSED_BY_XGRAMMAR, REFUSED, schema_fault, widened
 
 
 def test_ordinary_schemas_pass() -> None:
@@ -66,3 +68,39 @@ def test_sizes_of_images() -> None:
     for data in (b"", b"\x89PNG\r\n\x1a\n", jpeg[:24] + bytes(10), b"\xff\xd8" + b"\xff" * 60, b"BM" + bytes(60), bytes(100),
                  b"GIF89a" + struct.pack("<HH", 0, 4)):
         assert image_size(data) is None
+
+
+@pytest.mark.parametrize("asked", [g[1] for g in GAPS], ids=[g[0] for g in GAPS])
+def test_widened_has_no_fault_and_keeps_what_it_can(asked: dict[str, object]) -> None:
+    whole = {"type": "object", "properties": {"a": asked, "b": {"type": "integer", "minimum": 3}}, "required": ["a"]}
+    out = widened(whole)
+    assert schema_fault(out) is None and out["required"] == ["a"] and out["properties"]["b"] == {"type": "integer", "minimum": 3}
+
+
+@pytest.mark.parametrize("asked", [s for s, _ in ENFORCED])
+def test_widened_leaves_alone_what_is_enforced(asked: dict[str, object]) -> None:
+    assert widened(asked) == asked
+
+
+def test_widened_of_what_is_no_schema() -> None:
+    for bad in (3, None, "x", [], {"type": 3}, {"properties": []}, {"anyOf": [3]}, {"$ref": "http://x"}, {"required": 3, "type": "object"}):
+        assert schema_fault(widened(bad)) is None, bad
+    deep: object = {}
+    for _ in range(200):
+        deep = {"type": "array", "items": deep}
+    assert schema_fault(widened(deep)) is None
+    assert widened({"type": "object", "properties": {"x": {"type": "string"}}, "anyOf": [{"required": ["x"]}]}) == {
+        "type": "object", "properties": {"x": {"type": "string"}}}
+
+
+def test_schemas_in_a_grammar() -> None:
+    """Rules of a schema stand in its place, under names of their own; literals and classes keep their letters."""
+    inner = 'digit ::= [0-9a-z]\nroot ::= "root" digit ("digit" | root)\n'
+    asked: list[str] = []
+    out = ebnf.expand('root ::= "a" p\\n\np ::= %json {"type":"integer","$comment":"tool f"}\n', lambda s: asked.append(s) or inner)
+    assert out == ('root ::= "a" p\\n\np ::= p_root\np_digit ::= [0-9a-z]\np_root ::= "root" p_digit ("digit" | p_root)\n\n')
+    assert json.loads(asked[0]) == {"type": "integer", "$comment": "tool f"}
+    strict = 'root ::= %json {"type":"integer","multipleOf":5,"$comment":"tool \\"f\\""}'
+    assert "multipleOf" in str(ebnf.fault_of(strict)) and 'tool "f"' in str(ebnf.fault_of(strict))
+    assert ebnf.fault_of(strict.replace('"$comment"', '"x-guidance":{"lenient":true},"$comment"')) is None
+    assert ebnf.fault_of("root ::= %json {") is not None and ebnf.fault_of('root ::= "%json {"') is None
