@@ -40,6 +40,7 @@ struct Client {
     std::map<std::uint32_t, io::MemoryRegion> regions;
     std::string unsent;
     bool writing = false;
+    bool dropped = false;  // it did not read: nothing more is answered
 };
 using ClientPtr = std::shared_ptr<Client>;
 
@@ -214,7 +215,7 @@ Task<bool> CacheServer::Impl::handle(ClientPtr c, wire::Message message) {
         ++counters.dropped_corrupt;  // a message that only a node sends
         co_return false;
     }
-    co_return clients.contains(c->id);
+    co_return !c->dropped && clients.contains(c->id);
 }
 
 Task<Result<void>> CacheServer::Impl::greet(ClientPtr c, const wire::Hello& hello) {
@@ -267,6 +268,7 @@ void CacheServer::Impl::reply(Reply r) {
 }
 
 void CacheServer::Impl::send(const ClientPtr& c, const wire::Message& message) {
+    if (c->dropped) return;
     if (!wire::encode(message, c->unsent)) {
         const auto* answer = std::get_if<wire::Answered>(&message);
         CHECK(answer != nullptr);
@@ -277,6 +279,8 @@ void CacheServer::Impl::send(const ClientPtr& c, const wire::Message& message) {
     }
     if (c->unsent.size() > options.max_unsent_bytes) {
         ++counters.dropped_slow;
+        c->dropped = true;
+        c->unsent.clear();
         c->stream->close();  // its reading ends, and with it everything
         return;
     }
