@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/json.h"
+#include "io/disk.h"
+#include "router/cost/engine_cost.h"
 #include "sim/capacity/population.h"
 #include "workload/generators.h"
 
@@ -110,6 +113,23 @@ Result<Fault> parse_fault(const std::string& text) {
     return fault;
 }
 
+// An engine's own model of its costs, in place of ours.
+Result<void> use_engine_cost(EngineModel& model, const std::string& file, double tflops) {
+    const auto read = [&]() -> Result<router::CostModel> {
+        TRY(const std::string text, io::read_file(file, 1 << 20));
+        TRY(const Json source, Json::parse(text));
+        return router::cost_of_engine(source, tflops, model.router_model(1));
+    };
+    const auto cost = read();
+    if (!cost.ok()) return err(Code::kConfig, "engine.cost: " + file + ": " + cost.error().message);
+    model.flops.reset();
+    model.prefill_token_ms = cost->prefill.per_token_ms;
+    model.prefill_pair_ms = cost->prefill.per_token_context_ms;
+    model.decode_fixed_ms = cost->decode.fixed_ms;
+    model.decode_request_ms = cost->decode.per_request_ms;
+    return {};
+}
+
 }  // namespace
 
 void Scenario::bind(io::ConfigBinder& b) {
@@ -176,6 +196,13 @@ void Scenario::bind(io::ConfigBinder& b) {
             .doc = "expert work of the fullest rank over the mean, mean of the layers"});
     b.knob("engine.moe_imbalance_decode", moe_imbalance_decode,
            {.min = 1, .max = 100, .doc = "the same in decode"});
+    b.knob("engine.cost", cost_file,
+           {.doc = "file with an engine's own model of its costs, in place of the model's: "
+                   "cost.json of a DeepInfer group"});
+    b.knob("engine.cost_tflops", cost_tflops,
+           {.min = 0,
+            .max = 1e9,
+            .doc = "TFLOP/s that it reaches in prefill; 0 = a token costs what the model's does"});
     const auto fitted = [&](std::string_view key, double& field, std::string_view doc) {
         b.knob(key, field, {.min = -1, .max = 1e9, .doc = doc});
     };
@@ -275,6 +302,7 @@ void Scenario::bind(io::ConfigBinder& b) {
 Result<ClusterSpec> Scenario::cluster() const {
     ClusterSpec s;
     TRY(s.engine, engine_model(engine));
+    if (!cost_file.empty()) TRY_VOID(use_engine_cost(s.engine, cost_file, cost_tflops));
     if (tokens_per_step > 0) s.engine.tokens_per_step = tokens_per_step;
     const auto fitted = [](double& field, double value, double scale) {
         if (value >= 0) field = value * scale;

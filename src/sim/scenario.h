@@ -42,6 +42,8 @@ struct Scenario {
     std::string engine = "v3-h800";
     double moe_imbalance_prefill = 1, moe_imbalance_decode = 1;
     double tokens_per_step = 0;  // 0: the model's own
+    std::string cost_file;       // an engine's own cost model (router/cost/engine_cost.h)
+    double cost_tflops = 0;
     // Fitted values in place of the model's; negative: the model's own.
     double prefill_fixed_ms = -1, prefill_token_us = -1, prefill_pair_ns = -1;
     double decode_fixed_ms = -1, decode_request_ms = -1, decode_kv_token_ns = -1;
@@ -89,7 +91,7 @@ struct Scenario {
     std::vector<std::string> faults;  // "decode/0@600s detected=1s back=60s"
 
     void bind(io::ConfigBinder& b);
-    // kConfig names the key and the mend.
+    // kConfig names the key and the mend. Reads the file of engine.cost.
     Result<ClusterSpec> cluster() const;
     // `trace` is the parsed file of workload.trace (needed by kind "trace" alone); it must outlive
     // the source.

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "sim/capacity/cluster.h"
 #include "sim/planning.h"
 #include "sim/sim_report.h"
@@ -22,6 +24,25 @@ TEST(Scenario, FilesOfTheTreeLoad) {
         ASSERT_TRUE(loaded.ok()) << name << ": " << (loaded.ok() ? "" : loaded.error().message);
         EXPECT_TRUE(s.cluster().ok()) << name;
     }
+}
+
+TEST(Scenario, CostsOfAnEngineAreItsOwn) {
+    const std::string path = ::testing::TempDir() + "cost.json";
+    std::ofstream(path) << R"({"model":{"prefill":{"per_token_flops":3e10,)"
+                           R"("per_token_context_flops":6e4},)"
+                           R"("decode":{"fixed_ms":11.5,"per_request_ms":0.08}}})";
+    Scenario scenario;
+    scenario.engine = "v41-flash-h800";
+    scenario.cost_file = path;
+    scenario.cost_tflops = 600;
+    const auto spec = scenario.cluster();
+    ASSERT_TRUE(spec.ok()) << spec.error().message;
+    EXPECT_EQ(spec->engine.flops, nullptr);
+    EXPECT_DOUBLE_EQ(spec->engine.chunk_ms(0, 1000, 1000), 1000 * 0.05 + 1e-7 * 1000 * 500);
+    EXPECT_DOUBLE_EQ(spec->engine.decode_fixed_ms, 11.5);
+    EXPECT_DOUBLE_EQ(spec->engine.router_model(1).prefill.per_token_ms, 0.05);
+    std::ofstream(path) << "{}";
+    EXPECT_EQ(scenario.cluster().error().code, Code::kConfig);
 }
 
 TEST(Scenario, FaultsAreRead) {
