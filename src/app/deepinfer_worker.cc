@@ -46,7 +46,9 @@ Result<void> run_deepinfer_worker(const EngineOptions& options, const std::strin
     group_options.config = std::filesystem::absolute(options.deepinfer).string();
     group_options.python = options.deepinfer_python;
     group_options.package_folder = options.deepinfer_package;
-    group_options.socket_folder = std::filesystem::absolute(socket).parent_path().string();
+    // Several groups of one service share its folder.
+    group_options.socket_prefix =
+        std::filesystem::absolute(socket).replace_extension("rank-").string();
     group_options.progress_timeout = options.deepinfer_progress_timeout;
     engine::deepinfer::GroupEngine group(loop, network, launcher, log.logger(), group_options);
     engine::EngineHost host(loop, group, log.logger());

@@ -94,7 +94,7 @@ std::vector<std::pair<std::string, std::string>> GroupEngine::State::python_path
 }
 
 std::string GroupEngine::State::socket_of(const Rank& r) const {
-    return fmt::format("{}/rank-{}.sock", options.socket_folder, r.launch.rank);
+    return fmt::format("{}{}.sock", options.socket_prefix, r.launch.rank);
 }
 
 // The configuration is read where it is declared: by the Python side.

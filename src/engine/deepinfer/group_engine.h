@@ -29,7 +29,7 @@ struct GroupOptions {
     std::string config;          // the group's TOML file (docs/ops/deepinfer.md)
     std::string python;          // an interpreter of 3.11 or newer; reads the configuration
     std::string package_folder;  // that holds nereid_deepinfer; empty: Python finds it itself
-    std::string socket_folder;   // private; the ranks' sockets lie in it
+    std::string socket_prefix;   // in a private folder; the ranks' sockets are PREFIXrank.sock
     Duration start_timeout{1'800'000'000'000};  // from spawn to the last greeting: weights load
     Duration progress_timeout{60'000'000'000};  // a rank that is silent this long is stuck
 };

@@ -28,7 +28,7 @@ struct World {
         GroupOptions options;
         options.config = "group.toml";
         options.python = "/usr/bin/python3";
-        options.socket_folder = "/run";
+        options.socket_prefix = "/run/rank-";
         options.start_timeout = 60s;
         options.progress_timeout = 10s;
         group = std::make_unique<GroupEngine>(loop, network, launcher, log, options);
