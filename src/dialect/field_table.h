@@ -40,7 +40,7 @@ struct Field {
     std::string_view name;
     Policy policy;
     Result<void> (*handler)(const Json&,
-                            Context&) = nullptr;  // kImplement, and conditional kRefuse
+                            Context&) = nullptr;  // kImplement; a check of the others
     bool required = false;
 };
 

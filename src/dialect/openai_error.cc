@@ -18,7 +18,7 @@ OpenAiErrorKind openai_error_kind(const Error& error) {
         case Code::kPermissionDenied:
             return {"permission_error", "permission_denied"};
         case Code::kNotFound:
-            return {kRequest, error.param == "model" ? "model_not_found" : "not_found"};
+            return {kRequest, error.param == "model" ? "model_not_found" : ""};
         case Code::kConflict:
             return {kRequest, "conflict"};
         case Code::kTooLarge:
@@ -50,7 +50,12 @@ std::string openai_error_json(std::string_view message, std::string_view type,
         w.null();
     else
         w.value(param);
-    w.member("code", code).end_object().end_object();
+    w.key("code");
+    if (code.empty())
+        w.null();
+    else
+        w.value(code);
+    w.end_object().end_object();
     return out;
 }
 

@@ -313,6 +313,9 @@ TEST_F(Keys, ConcurrencyPerKey) {
     EXPECT_EQ(second->status(), 429);
     EXPECT_EQ(at(second->json(), "error.code"), Json("rate_limit_exceeded"));
     EXPECT_EQ(second->header("retry-after"), "1");
+    EXPECT_EQ(second->header("x-ratelimit-limit-requests"), "1");
+    EXPECT_EQ(second->header("x-ratelimit-remaining-requests"), "0");
+    EXPECT_EQ(second->header("x-ratelimit-reset-requests"), "1s");
     auto other = chat("", bearer(b_));
     ASSERT_EQ(worker.jobs.size(), 2u);
     first->hang_up();

@@ -1,12 +1,14 @@
 #include "gateway/exchange.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "dialect/messages/messages.h"
 #include "dialect/openai_error.h"
+#include "gateway/rate_limits.h"
 #include "ops/trace.h"
 
 namespace nereid::gateway {
@@ -85,6 +87,15 @@ io::Headers Exchange::headers(std::string_view content_type) const {
     } else {
         h.add("openai-version", kApiVersion);
         h.add("openai-processing-ms", fmt::to_string((loop_.now() - record.received) / 1ms));
+    }
+    if (key_ != nullptr && key_->max_concurrency > 0) {
+        const auto used = key_->in_flight->load(std::memory_order_relaxed);
+        const RateLimit limit{
+            .what = "requests",
+            .limit = key_->max_concurrency,
+            .remaining = std::max<std::int64_t>(0, key_->max_concurrency - used),
+            .reset = used < key_->max_concurrency ? Duration{0} : options().retry_after};
+        add_rate_limits(h, std::span(&limit, 1), speaks_messages(record.route), loop_.wall_now());
     }
     if (core_.admission.draining()) h.add("connection", "close");
     return h;

@@ -11,7 +11,8 @@ namespace {
 bool is_own_header(std::string_view name) {
     return name == "x-request-id" || name == "request-id" || name == "server-timing" ||
            name == "connection" || name == "openai-processing-ms" || name == "openai-version" ||
-           name == "content-type";
+           name == "content-type" || name.starts_with("x-ratelimit-") ||
+           name.starts_with("anthropic-ratelimit-");
 }
 
 io::Headers headers_of(const Exchange& x, const io::Headers& recorded) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "gateway/stored_response.h"
 
@@ -131,30 +132,39 @@ io::Task<bool> is_pending(Exchange& x, std::string id) {
     co_return there.ok();
 }
 
+io::Task<bool> owns_pending(Exchange& x, std::string id) {
+    const auto there =
+        co_await x.core().records->get(x.loop(), key_of(kPendingKind, x.record.key, id));
+    const auto note = there.ok() ? read_note(*there) : std::nullopt;
+    co_return note && note->owner == x.core().process_id;
+}
+
 io::Task<void> resume_pending(Core& core, io::Loop& loop, std::shared_ptr<const Settings> settings,
-                              ShardTools tools) {
+                              ShardTools tools, std::vector<std::string>& ours) {
     store::ListQuery query{.kind = kPendingKind, .tenant = {}, .parent = {}, .after = {}};
     auto found = co_await core.records->list(loop, query);
     if (!found.ok()) {
         core.log.warn("unfinished work could not be read", {{"error", found.error().message}});
         co_return;
     }
+    const std::vector<std::string> before = std::exchange(ours, {});
     // A page a look: what is taken up leaves the front of the list when it ends.
     for (store::Record& record : *found) {
         auto note = read_note(record);
         if (!note) continue;
         const std::int64_t now = loop.wall_now().seconds();
-        const bool ours = note->owner == core.process_id;
-        if (!ours && core.records_shared && note->alive_until > now) continue;
-        if (ours && !core.records_shared) continue;
-        if (!ours) ++note->tries;
+        const bool mine = note->owner == core.process_id;
+        if (!mine && core.records_shared && note->alive_until > now) continue;
+        if (mine && !core.records_shared) continue;
+        if (!mine) ++note->tries;
+        ours.push_back(note->pending.tenant + "/" + note->pending.id);
         note->owner = core.process_id;
         note->alive_until = now + lease_seconds(settings->options);
         const store::Key request = key_of(kRequestKind, note->pending.tenant, note->pending.id);
         std::vector<store::Change> claim;
         claim.push_back(replacing(std::move(record), *note));
         // Lost to another process, or ended meanwhile.
-        if (!(co_await core.records->write(loop, std::move(claim))).ok() || ours) continue;
+        if (!(co_await core.records->write(loop, std::move(claim))).ok() || mine) continue;
         auto body = co_await core.records->get(loop, request);
         note->pending.request = body.ok() ? std::move(body->body) : std::string();
         note->pending.give_up =
@@ -163,6 +173,15 @@ io::Task<void> resume_pending(Core& core, io::Loop& loop, std::shared_ptr<const 
         core.log.info("unfinished work of another process is taken up",
                       {{"id", note->pending.id}, {"given_up", note->pending.give_up}});
         start(core, settings, tools, std::move(note->pending));
+    }
+    for (const std::string& name : before) {
+        const auto job =
+            std::ranges::find(ours, name) == ours.end() ? core.jobs.find(name) : nullptr;
+        if (job == nullptr) continue;
+        const store::Key key{.kind = kPendingKind, .tenant = {}, .id = name};
+        // Still there: on another page, or another's now, and then the end is not ours to write.
+        const auto there = co_await core.records->get(loop, key);
+        if (!there.ok() && there.code() == Code::kNotFound) job->cancel();
     }
 }
 

@@ -31,10 +31,14 @@ struct Pending {
 void note_pending(const Exchange& x, const Pending& pending, std::vector<store::Change>& changes);
 void forget_pending(const Exchange& x, std::string_view id, std::vector<store::Change>& changes);
 io::Task<bool> is_pending(Exchange& x, std::string id);
+// Whether this process may still end it: false when another has ended it or taken it over
+// meanwhile.
+io::Task<bool> owns_pending(Exchange& x, std::string id);
 
-// One look: renews what runs here, starts what others have left.
+// One look: renews what runs here, starts what others have left, stops what others have ended.
+// `ours` are the names of what ran here at the last look, and come back for the next.
 io::Task<void> resume_pending(Core& core, io::Loop& loop, std::shared_ptr<const Settings> settings,
-                              ShardTools tools);
+                              ShardTools tools, std::vector<std::string>& ours);
 // What begins a pending job again, by kind: in responses_endpoint.cc, batches.cc and
 // message_batches.cc. `x` is the job's exchange.
 io::Task<void> resume_response(Exchange& x, ShardTools tools, Pending pending,

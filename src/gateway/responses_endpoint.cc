@@ -38,6 +38,10 @@ class ResponsesForm final : public Form {
     io::Task<void> before_end() override {
         // Nobody knows the name of what failed, but for the caller of a background response.
         if (answer_->failed() && !create_->background) co_return;
+        if (create_->background && !co_await owns_pending(x_, meta_.id)) {
+            kept_ = true;  // by another gateway
+            co_return;
+        }
         const std::string object = answer_->result();
         std::vector<store::Change> changes;
         if (create_->store) {
@@ -86,7 +90,7 @@ io::Task<void> run(Exchange& x, ShardTools tools, CreatePtr create, responses::R
     const std::string id = meta.id;
     ResponsesForm form(x, create, meta);
     co_await run_request(x, tools, std::move(create->request), form);
-    if (!create->background || form.kept()) co_return;
+    if (!create->background || form.kept() || !co_await owns_pending(x, id)) co_return;
     // It ended before its answer did: refused, or cancelled.
     const bool cancelled = x.reply().disconnected();
     std::vector<store::Change> changes(1);
@@ -219,6 +223,12 @@ io::Task<void> serve_replay(Exchange& x, std::string id) {
     auto stored = co_await load_response(x, id, {});
     if (!stored.ok()) co_return co_await x.fail(std::move(stored.error()));
     auto events = co_await x.core().records->get(x.loop(), response_key(x, kEventsKind, id));
+    if (!events.ok() && co_await is_pending(x, id)) {
+        co_return co_await x.fail({Code::kConflict,
+                                   "The response runs at another gateway: its stream can be read "
+                                   "there, or here when it has ended.",
+                                   "stream"});
+    }
     if (!events.ok()) {
         co_return co_await x.fail({Code::kInvalidArgument,
                                    "Only the streams of background responses can be read again.",

@@ -1,13 +1,12 @@
 """count_tokens and input_tokens before a server whose tokenizer is its own: `nereid gateway` asks it, as that server offers."""
 
 import contextlib
-import http.server
 import json
-import threading
 
 import pytest
 
 from conftest import Server
+from fake_server import fake_server
 
 MESSAGES = {"model": "scripted", "messages": [{"role": "user", "content": "Hi there"}], "system": "Be brief.",
             "tools": [{"name": "get_weather", "input_schema": {"type": "object", "properties": {"town": {"type": "string"}}}}]}
@@ -28,28 +27,13 @@ def upstream(answers):
     """A server that answers by path with (status, object); `asked` holds (path, body)."""
     asked = []
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self):
-            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            asked.append((self.path, body))
-            status, answer = answers(self.path, body)
-            raw = json.dumps(answer).encode()
-            self.send_response(status)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(raw)))
-            self.end_headers()
-            self.wfile.write(raw)
-
-        def log_message(self, *_):
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", asked
-    finally:
-        server.shutdown()
-        server.server_close()
+    def answer(_, path, raw):
+        body = json.loads(raw)
+        asked.append((path, body))
+        status, found = answers(path, body)
+        return status, "application/json", json.dumps(found).encode()
+    with fake_server(answer) as url:
+        yield url, asked
 
 
 def count(server):

@@ -76,6 +76,10 @@ def test_prompt_longer_than_the_context(server):
 
 def test_unknown_route_and_method(server):
     assert error_of(server.request("GET", "/v1/nothing"))[0] == 404
+    status, _, raw = server.request("POST", "/v1/responses", {"model": "default", "input": "x", "previous_response_id": "resp_x"})
+    assert status == 404 and json.loads(raw)["error"]["code"] is None, raw
+    status, _, raw = server.request("POST", "/v1/responses", {"model": "default", "input": "x", "truncation": "middle"})
+    assert status == 400 and json.loads(raw)["error"]["param"] == "truncation", raw
     status, headers, _ = server.request("GET", CHAT)
     assert status == 405 and "POST" in headers["allow"]
 

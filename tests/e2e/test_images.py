@@ -4,13 +4,12 @@ reached it: sizes and digests."""
 import base64
 import contextlib
 import hashlib
-import http.server
 import json
-import threading
 
 import pytest
 
 from conftest import red_png
+from fake_server import fake_server
 
 PNG = red_png()
 SEEN = f"{len(PNG)} bytes {hashlib.sha256(PNG).hexdigest()[:8]}"
@@ -22,25 +21,11 @@ def web(bytes_, media_type="image/png", status=200):
     """A web server with one image; yields its URL and the list of paths asked for."""
     asked = []
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            asked.append(self.path)
-            self.send_response(status)
-            self.send_header("content-type", media_type)
-            self.send_header("content-length", str(len(bytes_)))
-            self.end_headers()
-            self.wfile.write(bytes_)
-
-        def log_message(self, *_):
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/red.png", asked
-    finally:
-        server.shutdown()
-        server.server_close()
+    def answer(_, path, __):
+        asked.append(path)
+        return status, media_type, bytes_
+    with fake_server(answer) as url:
+        yield f"{url}/red.png", asked
 
 
 def body(path, *urls):

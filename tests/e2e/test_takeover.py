@@ -31,11 +31,12 @@ def postgres():
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def lease_of(folder):
-    """When the lease of the one pending job ends, as its row says; None: there is no row."""
+def lease_of(folder, name=""):
+    """When the lease of a pending job ends, as its row says; None: there is no such row."""
     psql = shutil.which("psql") or str(max(pathlib.Path("/usr/lib/postgresql").glob("*/bin/psql")))
     done = subprocess.run([psql, "-h", folder, "-U", "nereid", "-d", "postgres", "-Atc",
-                           "select convert_from(body, 'UTF8') from nereid_records where kind = 'pending'"], capture_output=True, text=True, check=True)
+                           "select convert_from(body, 'UTF8') from nereid_records where kind = 'pending' "
+                           f"and id like '%{name}'"], capture_output=True, text=True, check=True)
     return json.loads(done.stdout.splitlines()[0])["alive_until"] if done.stdout.strip() else None
 
 
@@ -51,6 +52,18 @@ def test_background_work_of_a_killed_gateway_is_taken_over(postgres):
         wait_for(lambda: lease_of(postgres) >= begun + 4, 30, "renewals")
         assert there.retrieve(running.id).status in ("queued", "in_progress") and TAKEN not in second.log()
 
+        status, _, raw = second.request("GET", f"/v1/responses/{running.id}?stream=true")
+        assert status == 409 and "another gateway" in json.loads(raw)["error"]["message"], raw
+
+        # Cancelled at the other: it stays so, and the first stops computing.
+        elsewhere = here.create(model="scripted", input="say-forever", background=True)
+        wait_for(lambda: first.metric_sum("nereid_engine_running") == 2, 30, "both run")
+        seen = lease_of(postgres, elsewhere.id)
+        wait_for(lambda: lease_of(postgres, elsewhere.id) > seen, 30, "its lease is renewed")
+        assert there.cancel(elsewhere.id).status == "cancelled"
+        wait_for(lambda: first.metric_sum("nereid_engine_running") == 1, 30, "one was stopped")
+        assert here.retrieve(elsewhere.id).status == there.retrieve(elsewhere.id).status == "cancelled"
+
         slow = here.create(model="scripted", input="say-slowly", background=True)
         first.process.kill()
         first.process.wait()
@@ -61,6 +74,7 @@ def test_background_work_of_a_killed_gateway_is_taken_over(postgres):
         wait_for(lambda: second.metric_sum("nereid_engine_running") == 1, 30, "it runs again")
         assert there.cancel(running.id).status == "cancelled"
         wait_for(lambda: lease_of(postgres) is None, 20, "nothing is pending")
+        assert there.retrieve(elsewhere.id).status == "cancelled"
     finally:
         first.stop(number=9)
         assert second.stop() == 0

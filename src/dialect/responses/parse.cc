@@ -126,6 +126,13 @@ Result<void> max_tool_calls(const Json& v, Context&) {
     TRY([[maybe_unused]] const std::int64_t count, read_int(v, "max_tool_calls", 1));
     return {};
 }
+Result<void> truncation(const Json& v, Context& c) {
+    TRY(const std::string kind, read_string(v, "truncation"));
+    if (kind != "auto" && kind != "disabled")
+        return bad_value("truncation", "it is not 'auto' or 'disabled'.");
+    note_ignored("truncation", c.request.ignored_fields);
+    return {};
+}
 // Handlers run in the order of the table.
 constexpr Field<Context> kCreate[] = {
     {"model", Policy::kImplement, model_name<Context>, true},
@@ -172,7 +179,7 @@ constexpr Field<Context> kCreate[] = {
     {"prompt_cache_retention", Policy::kAccept},
     {"service_tier", Policy::kAccept},
     {"stream_options", Policy::kAccept},
-    {"truncation", Policy::kAccept},
+    {"truncation", Policy::kAccept, truncation},
 
     {"prompt", Policy::kRefuse},
 };
