@@ -121,6 +121,11 @@ void TokenRequest::take(Item& item) {
     if (choice.ended || overflowed_) return;
     pools::Update& u = item.update;
     if (u.started) choice.cached = u.started->cached_tokens;
+    if (u.finished) {
+        // An image is a place in our prompt; how many tokens it takes, the engine knows.
+        TokenCount& prompt = plan_.prompt_tokens[item.choice / plan_.n];
+        prompt = std::max(prompt, u.finished->prompt_tokens);
+    }
     if (u.embedding)
         events_.emplace_back(model::EmbeddingOut{item.choice, std::move(u.embedding->values)});
     if (u.error) return fail(*std::move(u.error));
@@ -149,9 +154,6 @@ void TokenRequest::count_reasoning(Choice& choice, std::size_t tokens, std::size
 void TokenRequest::take_finished(std::uint32_t index, const model::Finished& f) {
     Choice& choice = choices_[index];
     choice.cached = f.cached_tokens;
-    // An image is a place in our prompt; how many tokens it takes, the engine knows.
-    TokenCount& prompt = plan_.prompt_tokens[index / plan_.n];
-    prompt = std::max(prompt, f.prompt_tokens);
     RequestRecord& r = x_.record;
     r.queue = std::max(r.queue, f.queue_time);
     r.restore = std::max(r.restore, f.restore_time);
