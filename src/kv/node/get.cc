@@ -107,6 +107,7 @@ void Node::Impl::command(const Request& r, const Get& c) {
     const Duration wait = std::clamp(c.wait, Duration(0), options.max_wait);
     g.due = now.mono + wait;
     g.items.reserve(c.objects.size());
+    bool full = false;  // no room for one: looked for no more in this command
     for (std::uint32_t i = 0; i < c.objects.size(); ++i) {
         Item item;
         item.key = key_of(*ns, c.objects[i].key, c.objects[i].kind);
@@ -132,10 +133,11 @@ void Node::Impl::command(const Request& r, const Get& c) {
         } else if (there && entry->location.tier == Tier::kSsd) {
             if (wait.count() == 0) {
                 added.status = ObjectStatus::kTimedOut;
-            } else if (begin_read(item.key, c.ns, c.objects[i], entry->location)) {
+            } else if (!full && begin_read(item.key, c.ns, c.objects[i], entry->location)) {
                 flights.at(item.key).gets.emplace_back(id, i);
                 added.pending = true;
             } else {
+                full = true;
                 added.status = ObjectStatus::kNoSpace;
                 ++counters.no_space;
             }

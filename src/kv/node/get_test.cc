@@ -84,6 +84,27 @@ TEST(Node, EveryHoldEnds_K30_K31) {
     w.expect_nothing_held();
 }
 
+TEST(Node, AGetThatFindsNoRoomSaysSo) {
+    NodeWorld w;
+    const ClientId c = w.connect();
+    w.put(c, 0, 3);
+    w.run_effects();
+    const std::uint32_t all = static_cast<std::uint32_t>(w.arena->payload_capacity() / 4096);
+    w.put(c, 1000, all);
+    w.run_effects();
+    const Got held = w.get(c, 1000, all);
+    EXPECT_EQ(held.contiguous, all);
+    Get each{w.ns, w.objects(0, 3), 10s, 5s};
+    each.stop_at_miss = false;
+    const Got got = w.expect<Got>(c, each);
+    EXPECT_EQ(got.status, std::vector(3, S::kNoSpace));
+    EXPECT_EQ(got.lease.value, 0U);
+    w.expect<Done>(c, Release{held.lease});
+    const Got later = w.get(c, 0, 3, 5s);
+    EXPECT_EQ(later.contiguous, 3U);
+    w.expect_content(later);
+}
+
 TEST(Node, WithoutWaitAGetTakesOnlyWhatIsInDram) {
     NodeWorld w;
     const ClientId c = w.connect();

@@ -71,6 +71,8 @@ struct Listed {
     model::Namespace ns;
 };
 
+inline constexpr std::size_t kLoadsInFlight = 16;
+
 struct Load {  // of one segment at a restart
     explicit Load(io::Loop& loop) : waiter(loop) {}
     std::uint64_t id = 0;
@@ -161,6 +163,7 @@ struct SegmentStore::Impl : std::enable_shared_from_this<SegmentStore::Impl> {
     std::vector<std::uint64_t> scan_ids;  // of earlier runs, rising
     std::size_t scan_at = 0;
     std::deque<std::shared_ptr<Load>> loads;
+    std::size_t loads_wanted = kLoadsInFlight;
     std::uint64_t scrub_from = 0;
 
     Notes notes;                // hits: of segments that a restart has not come to yet

@@ -17,7 +17,10 @@ namespace {
 constexpr std::size_t kTailBytes =
     16 << 10;  // read at a restart: trailer and the body of up to 255 records
 constexpr std::size_t kScanBytes = 256 << 10;  // steps through a segment without footer
-constexpr std::size_t kLoadsInFlight = 16;
+// Segments on their way at a restart. Of large blocks a segment has few records, and what a thread
+// and a wake-up cost is shared by more of them; of small ones a footer takes 3 MB.
+constexpr std::size_t kSmallLoadsInFlight = 32;
+constexpr std::size_t kSmallLoad = 4096;  // records
 
 RecordInfo info_of(const RecordHeader& h) {
     return {.ns = h.ns,
@@ -111,7 +114,7 @@ io::Task<Result<RecordInfo>> SegmentStore::Impl::read_record(SegmentPtr s, std::
 io::Task<Result<ScanBatch>> SegmentStore::scan_next() {
     const auto impl = impl_;
     const Busy busy(impl);
-    while (impl->loads.size() < kLoadsInFlight && impl->scan_at < impl->scan_ids.size()) {
+    while (impl->loads.size() < impl->loads_wanted && impl->scan_at < impl->scan_ids.size()) {
         const auto load = std::make_shared<Load>(impl->loop);
         load->id = impl->scan_ids[impl->scan_at++];
         impl->loads.push_back(load);
@@ -125,6 +128,8 @@ io::Task<Result<ScanBatch>> SegmentStore::scan_next() {
     const auto first = impl->loads.front();
     if (!first->done) co_await first->waiter.wait();
     impl->loads.pop_front();
+    impl->loads_wanted =
+        first->batch.entries.size() < kSmallLoad ? kSmallLoadsInFlight : kLoadsInFlight;
     first->batch.done = impl->loads.empty() && impl->scan_at == impl->scan_ids.size();
     co_return std::move(first->batch);
 }
