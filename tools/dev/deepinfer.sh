@@ -97,11 +97,11 @@ test_deepinfer() {
         stage "cases on LLMEngine, $kind" logged "$log/deepinfer-$kind.log" "$NEREID_DEEPINFER_PYTHON" tests/deepinfer/real_cases.py "$kind" || failed+=("$kind")
         grep -hE "^(FAILED|$kind: )" "$log/deepinfer-$kind.log" || true
     done
-    # The same cases on the fake: a case that only one of the two passes fails here.
-    stage "cases on the fake, and its traces" pytest_deepinfer fake "$e2e" tests/deepinfer || failed+=(fake)
-    stage "real libraries (EPLB, FLOPs, xgrammar)" pytest_deepinfer parts "$NEREID_DEEPINFER_PYTHON" tests/deepinfer/real_parts.py || failed+=(parts)
     stage "ffi/recipe" recipe
     stage "debug build (ASan, UBSan)" build debug nereid nereid_kv_client
+    # The same cases on the fake, and the service before it: a case that only one of the two passes fails here.
+    stage "cases on the fake, and its traces" pytest_deepinfer fake "$e2e" tests/deepinfer || failed+=(fake)
+    stage "real libraries (EPLB, FLOPs, xgrammar)" pytest_deepinfer parts "$NEREID_DEEPINFER_PYTHON" tests/deepinfer/real_parts.py || failed+=(parts)
     stage "ranks as processes" pytest_deepinfer ranks "$e2e" tests/deepinfer/real_ranks.py || failed+=(ranks)
     stage "KV between engines" pytest_deepinfer kv "$e2e" tests/deepinfer/real_kv.py || failed+=(kv)
     stage "the service" pytest_deepinfer serve "$e2e" tests/deepinfer/real_serve.py || failed+=(serve)
