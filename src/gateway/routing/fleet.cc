@@ -11,7 +11,6 @@
 namespace nereid::gateway {
 namespace {
 
-using router::Health;
 using router::Outcome;
 using router::Stage;
 using router::WorkerState;
