@@ -109,44 +109,12 @@ void Node::Impl::command(const Request& r, const Get& c) {
     g.items.reserve(c.objects.size());
     bool full = false;  // no room for one: looked for no more in this command
     for (std::uint32_t i = 0; i < c.objects.size(); ++i) {
-        Item item;
-        item.key = key_of(*ns, c.objects[i].key, c.objects[i].kind);
-        g.items.push_back(item);
-        const auto entry = index.find(item.key);
-        const bool there = entry && !expired(entry->expiry, hour());
-        const SlotId slot = there ? resident(item.key) : kNoSlot;
-        Item& added = g.items.back();
-        added.promised = there;
-        if (slot != kNoSlot) {
-            pin(slot);
-            use(slot);
-            added.slot = slot;
-            added.status = ObjectStatus::kOk;
-            ++counters.dram_hits;
-            continue;
-        }
-        const auto flight = flights.find(item.key);
-        const bool reading = flight != flights.end() && flight->second.reservation.value == 0;
-        if (flight != flights.end() && wait.count() > 0 && (reading || c.join_writes)) {
-            flight->second.gets.emplace_back(id, i);
-            added.pending = true;
-        } else if (there && entry->location.tier == Tier::kSsd) {
-            if (wait.count() == 0) {
-                added.status = ObjectStatus::kTimedOut;
-            } else if (!full && begin_read(item.key, c.ns, c.objects[i], entry->location)) {
-                flights.at(item.key).gets.emplace_back(id, i);
-                added.pending = true;
-            } else {
-                full = true;
-                added.status = ObjectStatus::kNoSpace;
-                ++counters.no_space;
-            }
-        } else {
-            ++counters.misses;
-        }
-        if (added.pending) {
+        g.items.push_back({.key = key_of(*ns, c.objects[i].key, c.objects[i].kind)});
+        begin_item(id, g, i, c, full);
+        const Item& item = g.items.back();
+        if (item.pending) {
             ++g.pending;
-        } else if (g.stop_at_miss) {
+        } else if (item.status != ObjectStatus::kOk && g.stop_at_miss) {
             break;  // what is behind a hole is of no use
         }
     }
@@ -154,6 +122,39 @@ void Node::Impl::command(const Request& r, const Get& c) {
         finish_get(id);
     } else {
         schedule(Holder::kGet, id.value, g.due);
+    }
+}
+
+// Pins what is in DRAM, attaches to what is on its way, begins to read what is on SSD.
+void Node::Impl::begin_item(GetId id, GetState& g, std::uint32_t i, const Get& c, bool& full) {
+    Item& item = g.items[i];
+    const bool wait = g.due > now.mono;
+    const auto entry = index.find(item.key);
+    item.promised = entry && !expired(entry->expiry, hour());
+    if (const SlotId slot = item.promised ? resident(item.key) : kNoSlot; slot != kNoSlot) {
+        pin(slot);
+        use(slot);
+        item.slot = slot;
+        item.status = ObjectStatus::kOk;
+        ++counters.dram_hits;
+        return;
+    }
+    const auto flight = flights.find(item.key);
+    const bool reading = flight != flights.end() && flight->second.reservation.value == 0;
+    if (flight != flights.end() && wait && (reading || c.join_writes)) {
+        flight->second.gets.emplace_back(id, i);
+        item.pending = true;
+    } else if (!item.promised || entry->location.tier != Tier::kSsd) {
+        ++counters.misses;
+    } else if (!wait) {
+        item.status = ObjectStatus::kTimedOut;
+    } else if (!full && begin_read(item.key, c.ns, c.objects[i], entry->location)) {
+        flights.at(item.key).gets.emplace_back(id, i);
+        item.pending = true;
+    } else {
+        full = true;
+        item.status = ObjectStatus::kNoSpace;
+        ++counters.no_space;
     }
 }
 

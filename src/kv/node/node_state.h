@@ -231,7 +231,7 @@ struct Node::Impl {
     void command(const Request& r, const Release& c);
     void on(ReadDone& e);
     void resolve(GetId id, std::uint32_t item, SlotId slot, ObjectStatus status);
-    void begin_item(GetId id, GetState& g, std::uint32_t i, bool wait, bool join_writes);
+    void begin_item(GetId id, GetState& g, std::uint32_t i, const Get& c, bool& full);
     bool begin_read(ObjectKey key, NsId ns, const ObjectName& name, Location from);
     void give_up_item(GetId id, GetState& g, std::uint32_t i, ObjectStatus status);
     void cut_behind(GetId id, GetState& g, std::uint32_t first_bad);
