@@ -78,7 +78,7 @@ const ApiKey* key_named(const Settings& settings, std::string_view name) {
 }
 
 void start(Core& core, std::shared_ptr<const Settings> settings, ShardTools tools,
-           Pending pending) {
+           const Pending& pending) {
     const std::string name = pending.tenant + "/" + pending.id;
     const auto recording = std::make_shared<std::shared_ptr<Recording>>();
     const ApiKey* key = key_named(*settings, pending.tenant);
@@ -172,7 +172,7 @@ io::Task<void> resume_pending(Core& core, io::Loop& loop, std::shared_ptr<const 
             (settings->keys && key_named(*settings, note->pending.tenant) == nullptr);
         core.log.info("unfinished work of another process is taken up",
                       {{"id", note->pending.id}, {"given_up", note->pending.give_up}});
-        start(core, settings, tools, std::move(note->pending));
+        start(core, settings, tools, note->pending);
     }
     for (const std::string& name : before) {
         const auto job =

@@ -21,7 +21,7 @@ std::string shown(Duration d) {
 void add_rate_limits(io::Headers& headers, std::span<const RateLimit> limits, bool messages,
                      WallTime now) {
     for (const RateLimit& one : limits) {
-        const auto add = [&](std::string_view name, std::string value) {
+        const auto add = [&](std::string_view name, const std::string& value) {
             headers.add(messages ? fmt::format("anthropic-ratelimit-{}-{}", one.what, name)
                                  : fmt::format("x-ratelimit-{}-{}", name, one.what),
                         value);

@@ -48,7 +48,8 @@ class ControlTokenizer : public Tokenizer {
     // plain, whatever it looks like. Without an attack the ids are those of encode(text, kParse).
     virtual void encode_marked(std::string_view text, std::span<const Mark> marks,
                                std::vector<TokenId>& out) const = 0;
-    virtual TokenId eos() const = 0;  // -1 = the model has none
+    // -1 = the model has none.
+    virtual TokenId eos() const = 0;  // NOLINT(bugprone-virtual-near-miss): it is beside bos()
     // Whether a chat prompt begins with BOS even where its template does not write it.
     virtual bool chats_begin_with_bos() const = 0;
 };

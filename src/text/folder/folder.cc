@@ -146,7 +146,8 @@ bool is_deepseek_4(const FolderTokenizer& tokenizer, const std::string& chat_tem
 }
 
 Result<TextModel> deepseek_4(std::shared_ptr<const Recipe> recipe,
-                             std::shared_ptr<FolderTokenizer> tokenizer, FolderSpecials specials) {
+                             const std::shared_ptr<FolderTokenizer>& tokenizer,
+                             FolderSpecials specials) {
     specials.bos = kBegin;
     specials.eos = kEnd;
     specials.adds_bos = true;
