@@ -170,15 +170,16 @@ def test_structured_output_by_xgrammar(serve) -> None:
 
 
 def test_forced_calls_are_held_by_xgrammar(serve) -> None:
-    """Whatever the model wants to say: the prompt opens the block of calls, the grammar closes it."""
+    """Whatever the model wants to say: the prompt opens the block of calls, the grammar closes it. The
+    invented sampler spells it in bytes, the lowest ids that are allowed."""
     client = serve(answer=f"{THOUGHT}</think>Whatever it wants to say.").client()
     pick = {"type": "function", "function": {"name": "pick", "parameters": {
         "type": "object", "properties": {"n": {"type": "integer", "minimum": 3, "maximum": 3}}, "required": ["n"]}}}
     other = {"type": "function", "function": {"name": "other", "parameters": {"type": "object", "properties": {}}}}
     for choice, tools in (("required", [pick]), ({"type": "function", "function": {"name": "pick"}}, [other, pick])):
-        got = ask(client, tools=tools, tool_choice=choice, parallel_tool_calls=False).choices[0]
+        got = ask(client, tools=tools, tool_choice=choice, parallel_tool_calls=False, max_tokens=400).choices[0]
         assert [(c.function.name, json.loads(c.function.arguments)) for c in got.message.tool_calls] == [("pick", {"n": 3})]
-    chunks = [c for c in ask(client, tools=[pick], tool_choice="required", parallel_tool_calls=False, stream=True) if c.choices]
+    chunks = [c for c in ask(client, tools=[pick], tool_choice="required", parallel_tool_calls=False, max_tokens=400, stream=True) if c.choices]
     assert "".join(t.function.arguments or "" for c in chunks for t in c.choices[0].delta.tool_calls or []).replace(" ", "") == '{"n":3}'
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": pick["function"]["parameters"]}}  # type: ignore[index]
     thinking = {"thinking": {"type": "enabled"}}
