@@ -48,7 +48,7 @@ build_rust() { # PART FILE WHAT
     say "   building ffi/$part: $what; log: $log"
     mkdir -p "$RUST_DIR"
     rm -f "$RUST_DIR/$part.stamp"
-    logged "$log" env PATH="$dir:$PATH" CARGO_INCREMENTAL=0 cargo build --release --locked -j "$JOBS" --manifest-path "$ROOT/ffi/Cargo.toml" \
+    logged "$log" env PATH="$dir:$PATH" CC=clang-19 CXX=clang++-19 CARGO_INCREMENTAL=0 cargo build --release --locked -j "$JOBS" --manifest-path "$ROOT/ffi/Cargo.toml" \
         -p "nereid-$part" --target-dir "$CACHE/third_party/rust-target" ||
         die "ffi/$part did not build" "see above; a download that fails: check the network and cargo's configuration, then run this again"
     cp "$CACHE/third_party/rust-target/release/$file" "$RUST_DIR/$file.part"
