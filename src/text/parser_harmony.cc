@@ -45,7 +45,13 @@ class HarmonyParser final : public ParserBase {
         }
         const std::string_view close = kMarks[0];
         const std::size_t end = rest().find(close);
-        if (std::min(end, rest().size()) > kMaxHeader) return begin(Kind::kContent);
+        if (std::min(end, rest().size()) > kMaxHeader) {
+            // Its mark goes, or the body would end at once where it begins, for ever.
+            const MarkerAt mark = find_marker(rest(), kMarks, true);
+            if (mark.at == 0 && mark.marker >= 0)
+                consume(kMarks[static_cast<std::size_t>(mark.marker)].size());
+            return begin(Kind::kContent);
+        }
         if (end == std::string_view::npos) {
             if (final) consume(rest().size());  // a header without a message says nothing
             return false;

@@ -414,6 +414,12 @@ const std::vector<Case>& cases() {
          "",
          {}},
         {"harmony, no header", F::kHarmony, "Just text", "Just text", "", {}},
+        {"harmony, a header that does not end",
+         F::kHarmony,
+         "<|channel|>" + std::string(600, 'x'),
+         std::string(600, 'x'),
+         "",
+         {}},
     };
     return all;
 }
