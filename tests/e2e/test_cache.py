@@ -65,7 +65,7 @@ def test_an_engine_that_dies_finds_its_prompts_in_memory_K48(serve, folder):
     again, cached = ask(server, prompt(1))
     assert again == text and cached >= 320
     assert ask(server, prompt(1))[0] == text
-    assert count(server, "fetched") * 64 >= cached
+    wait_for(lambda: count(server, "fetched") * 64 >= cached, 10, "fetched blocks on /metrics")
 
 
 def test_a_service_that_dies_finds_its_prompts_on_disk_K17(serve, folder):
@@ -80,7 +80,7 @@ def test_a_service_that_dies_finds_its_prompts_on_disk_K17(serve, folder):
     server = serve(*SMALL, folder)
     again, cached = ask(server, prompt(2))
     assert again == text and cached >= 320
-    assert server.metrics()['nereid_kv_tier_used_bytes{tier="ssd"}'] > 0
+    wait_for(lambda: server.metrics().get('nereid_kv_tier_used_bytes{tier="ssd"}', 0) > 0, 10, "bytes of the disk on /metrics")
 
 
 def test_turns_of_a_conversation_are_the_same_across_restarts(serve, folder, tmp_path):

@@ -162,6 +162,7 @@ class KvLink::Back {
     Duration retry_{0};
     KvLinkCounters reported_;
     TimePoint next_report_;
+    bool report_due_ = false;
     std::unique_ptr<io::LoopThreads> threads_ = std::make_unique<io::LoopThreads>(1);
     io::RealLoop& loop_ =
         threads_->loop(0);  // used by its last turn, when threads_ is null already
@@ -454,9 +455,17 @@ void KvLink::Back::commit(const std::vector<Save>& saves, const nereid_kv_comple
 
 // Tells the node what only we know, so that it is in its metrics.
 void KvLink::Back::report() {
-    if (kv_ == nullptr || loop().now() < next_report_) return;
     const KvLinkCounters now = counters();
-    if (now == reported_) return;
+    if (kv_ == nullptr || now == reported_) return;
+    if (loop().now() < next_report_) {  // not before, but then also if nothing more happens
+        if (!std::exchange(report_due_, true)) {
+            loop().arm(next_report_, [this] {
+                report_due_ = false;
+                report();
+            });
+        }
+        return;
+    }
     nereid_kv_client_counts delta{
         .saved = now.saved_blocks - reported_.saved_blocks,
         .save_dropped = now.save_dropped - reported_.save_dropped,
