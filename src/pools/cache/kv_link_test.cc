@@ -10,7 +10,9 @@
 #include "base/prng.h"
 #include "io/real_loop.h"
 #include "io/real_network.h"
+#include "kv/node/probe.h"
 #include "kv/server/node_thread.h"
+#include "ops/metrics.h"
 
 namespace nereid::pools {
 namespace {
@@ -68,7 +70,7 @@ struct World {
     explicit World(bool ssd = false, ByteCount arena = 16 << 20) : arena_bytes(arena) {
         if (ssd) ssd_folder = folder.path / "ssd";
     }
-    void start_node() {
+    void start_node(kv::NodeProbe* probe = nullptr) {
         kv::CacheServerOptions o;
         o.socket_path = folder.socket();
         fs::remove(o.socket_path);
@@ -77,7 +79,7 @@ struct World {
         o.huge_pages = false;
         o.ssd.folder = ssd_folder;
         o.ssd.capacity_bytes = 256 << 20;
-        auto started = kv::NodeThread::start(std::move(o));
+        auto started = kv::NodeThread::start(std::move(o), probe);
         ASSERT_TRUE(started.ok()) << started.error().message;
         node = std::move(*started);
     }
@@ -160,6 +162,22 @@ TEST(KvLink, WhatWasSavedComesBackWholeAndInOrder_K6) {
     EXPECT_EQ(link.counters().saved_blocks, 40u);
     EXPECT_EQ(link.counters().save_failed, 0u);
     EXPECT_EQ(link.counters().fetch_failed + link.counters().fetch_timeouts, 0u);
+}
+
+// The link tells the node what it counted at most twice a second; the last of it comes without
+// another job, too.
+TEST(KvLink, WhatIsCountedLastIsReported) {
+    ops::Registry metrics;
+    kv::NodeProbe probe(metrics);
+    World w;
+    w.start_node(&probe);
+    w.start_link();
+    w.save(chain_of(w.ns, 1, 7), w.ns);
+    w.save(chain_of(w.ns, 1, 8), w.ns);
+    EXPECT_TRUE(w.until([&] {
+        return metrics.render().find("nereid_kv_client_objects_total{outcome=\"saved\"} 2\n") !=
+               std::string::npos;
+    }));
 }
 
 TEST(KvLink, SurvivesTheEngineAndTheNode_K17_K48) {

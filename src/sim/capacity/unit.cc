@@ -105,6 +105,7 @@ void Unit::drain(std::vector<JobId>& out) {
         count_[r] = kv_[r] = 0;
     }
     stepping_ = false;
+    since_decode_ms_ = 0;
 }
 
 bool Unit::take_prompts_now() const {
