@@ -45,7 +45,11 @@ class HarmonyParser final : public ParserBase {
         }
         const std::string_view close = kMarks[0];
         const std::size_t end = rest().find(close);
-        if (std::min(end, rest().size()) > kMaxHeader) {
+        // Not before the mark could be whole: what is decided must not hang on how text comes.
+        const bool too_long = end != std::string_view::npos
+                                  ? end > kMaxHeader
+                                  : rest().size() >= kMaxHeader + close.size();
+        if (too_long) {
             // Its mark goes, or the body would end at once where it begins, for ever.
             const MarkerAt mark = find_marker(rest(), kMarks, true);
             if (mark.at == 0 && mark.marker >= 0)
