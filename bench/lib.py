@@ -77,7 +77,7 @@ def wait_http(port, path, child, log, seconds=120, method="GET", body=None):
 
 
 class Answer:
-    """Times of one streamed completion: first and last piece of text, tokens by the server's own count."""
+    """Times of one streamed completion: of every piece of text, of the first and the last, tokens by the server's own count."""
 
     def __init__(self, port, body, path="/v1/completions"):
         body = {"stream": True, "stream_options": {"include_usage": True}, "temperature": 0, "ignore_eos": True, **body}
@@ -87,8 +87,7 @@ class Answer:
         reply = connection.getresponse()
         if reply.status != 200:
             raise SystemExit(f"status {reply.status}: {reply.read()[:400]!r}")
-        self.first = self.last = None
-        usage = {}
+        self.times, usage = [], {}
         for line in reply:
             if not line.startswith(b"data: {"):
                 continue
@@ -97,11 +96,10 @@ class Answer:
                 raise SystemExit(line.decode())
             if b'"choices":[]' in line or b'"usage":{' in line:
                 usage = json.loads(line[6:]).get("usage") or usage
-            elif self.first is None:
-                self.first = self.last = now
             else:
-                self.last = now
+                self.times.append(now)
         connection.close()
+        self.first, self.last = (self.times[0], self.times[-1]) if self.times else (None, None)
         self.prompt_tokens, self.tokens = usage["prompt_tokens"], usage["completion_tokens"]
         self.cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0
 

@@ -1,8 +1,10 @@
 """The simulator against real engines: two embedded llama.cpp engines on this machine under Poisson load.
 
-First the engine's step costs are fitted from measurements of one engine alone (prompts of several lengths, decode at several
-widths and contexts), and by how much another one beside it lengthens them (cores that share caches, memory or a pipeline); then
-both serve a Poisson stream in turn, and the same arrivals go through `nereid sim run tests/scenarios/llama_engines.toml`. Errors are |predicted - measured| / measured per request; medians.
+The engine's step costs are fitted from measurements of one engine alone (prompts of several lengths, decode at several widths
+and contexts), and by how much another one beside it lengthens them (cores that share caches, memory or a pipeline). Both serve a
+Poisson stream in turn, in segments with a round of these measurements before and after each, because a virtual machine's speed
+drifts within a minute; a segment's arrivals go through `nereid sim run tests/scenarios/llama_engines.toml` with costs of the shape
+that fits all rounds and the speed of the two rounds beside the segment, never of the load itself. Errors are |predicted - measured| / measured per request; medians.
 """
 
 import json
@@ -49,49 +51,63 @@ def solve(rows, values, weights):
 
 
 def paces(answers):
-    """Milliseconds between tokens of each stream while all of them decode."""
+    """Milliseconds between tokens of each stream while all of them decode: from when the last of them has begun until one ends."""
     begin, end = max(a.first for a in answers), min(a.last for a in answers)
-    if end - begin < 0.3 * (answers[0].last - answers[0].first):
-        return []
-    return [(a.last - a.first) * 1000 / (a.tokens - 1) for a in answers]
+    inside = [[t for t in a.times if begin <= t <= end] for a in answers]
+    return [(times[-1] - times[0]) * 1000 / (len(times) - 1) for times in inside if len(times) > 4]
 
 
 def wave(port, rng, width, count, tokens):
     return lib.concurrently([lambda i=i: ask(port, random.Random(f"{rng.random()}{i}"), count, tokens) for i in range(width)], width)
 
 
-def calibrate(ports, rounds):
-    """Step costs of an engine that has the machine to itself, and by how much another one that works beside it lengthens them."""
+def measure(ports):
+    """One round: (rows, ms) of prefills and of decodes on an engine that has the machine to itself, and how many times longer they
+    took beside another engine that works."""
     rng = random.Random(time.time())
 
     def both(job):
         return lib.concurrently([lambda p=p, i=i: job(p, random.Random(f"{rng.random()}{i}")) for i, p in enumerate(ports)], len(ports))
 
-    prefill, decode, slowdown = ([], []), ([], []), []
-    for _ in range(rounds):
-        for count in (40, 120, 250, 500, 900):
-            a = ask(ports[0], rng, count, 1)
-            n = a.prompt_tokens
-            prefill[0].append([1 + (n - 1) // 512, n, n * n / 2])    # a step takes 512 tokens at most
-            prefill[1].append(a.ttft * 1000)
-            if count in (120, 500):
-                per_token = [x.ttft / x.prompt_tokens for x in both(lambda port, r, c=count: ask(port, r, c, 1))]
-                slowdown += [x / (a.ttft / n) for x in per_token]
-        for width, count, tokens in ((1, 40, 24), (1, 150, 24), (1, 400, 24), (2, 100, 20), (2, 350, 20), (4, 40, 16), (4, 200, 16)):
-            answers = wave(ports[0], rng, width, count, tokens)
-            for pace in paces(answers):
-                decode[0].append([1, width, sum(a.prompt_tokens + a.tokens / 2 for a in answers)])
-                decode[1].append(pace)
-            if width == 1 and count == 150:
-                slowdown += [p / paces(answers)[0] for x in both(lambda port, r: wave(port, r, 1, 150, 24)) for p in paces(x)]
+    prefill, decode, slowdown = [], [], []
+    for count in (40, 120, 250, 500):
+        a = ask(ports[0], rng, count, 1)
+        n = a.prompt_tokens
+        prefill.append(([1 + (n - 1) // 512, n, n * n / 2], a.ttft * 1000))    # a step takes 512 tokens at most
+        if count == 250:
+            slowdown += [x.ttft / x.prompt_tokens / (a.ttft / n) for x in both(lambda port, r: ask(port, r, 250, 1))]
+    for width, count, tokens in ((1, 40, 20), (1, 250, 20), (2, 100, 20), (2, 350, 20), (4, 60, 24)):
+        answers = wave(ports[0], rng, width, count, tokens)
+        alone = paces(answers)
+        decode += [([1, width, sum(a.prompt_tokens + a.tokens / 2 for a in answers)], pace) for pace in alone]
+        if width == 1 and count == 250:
+            slowdown += [p / alone[0] for x in both(lambda port, r: wave(port, r, 1, 250, 20)) for p in paces(x)]
+    return prefill, decode, slowdown
 
-    def fit(rows, values):
-        return solve(rows, values, [1 / v ** 2 for v in values])
-    for name, (rows, values), costs in (("prefill", prefill, fit(*prefill)), ("decode", decode, fit(*decode))):
-        lib.say(name + " (rows, measured, fitted): " + " ".join(
-            f"{row[1]}/{row[2]:.0f}:{v:.0f}/{sum(c * x for c, x in zip(costs, row)):.0f}" for row, v in zip(rows, values)))
-    lib.say("slowdown: " + " ".join(f"{x:.2f}" for x in sorted(slowdown)))
-    return fit(*prefill), fit(*decode), max(1.0, median(slowdown))
+
+def solve_robust(samples):
+    """Least absolute relative deviations, by reweighting: a sample that lost its core for a while does not bend the line."""
+    rows, values = [row for row, _ in samples], [ms for _, ms in samples]
+    weights = [1 / v ** 2 for v in values]
+    for _ in range(30):
+        costs = solve(rows, values, weights)
+        weights = [1 / v ** 2 / max(0.02, abs(sum(c * x for c, x in zip(costs, row)) / v - 1)) for row, v in zip(rows, values)]
+    return costs
+
+
+def fit(rounds):
+    """Per segment the coefficients of prefill and decode, and the neighbour's slowdown. The shape of a cost is fitted to all rounds; the
+    machine's speed during a segment is taken from the two rounds beside it (median of measured / fitted)."""
+    segments = [[] for _ in rounds[1:]]
+    for kind in (0, 1):
+        costs = solve_robust([sample for measured in rounds for sample in measured[kind]])
+        pace = [[ms / sum(c * x for c, x in zip(costs, row)) for row, ms in measured[kind]] for measured in rounds]
+        lib.say(f"{('prefill', 'decode')[kind]}: measured / fitted by round: " + "; ".join(" ".join(f"{x:.2f}" for x in r) for r in pace))
+        for k, segment in enumerate(segments):
+            speed = median(pace[k] + pace[k + 1])
+            segment.append([c * speed for c in costs])
+    slowdown = max(1.0, median([x for measured in rounds for x in measured[2]]))
+    return [(*segment, slowdown) for segment in segments]
 
 
 def load(ports, seconds, rate, seed):
@@ -138,6 +154,7 @@ def main():
     args = lib.arguments(__doc__)
     folder = pathlib.Path(tempfile.mkdtemp(prefix="nereid-sim-"))
     ports = [lib.free_port(), lib.free_port()]
+    segments, seconds = (2, 7) if args.quick else (10, 7)
     with lib.contextlib.ExitStack() as stack:
         for port in ports:
             log = folder / f"{port}.log"
@@ -147,26 +164,26 @@ def main():
             lib.wait_http(port, "/ready", child, log)
         for port in ports:
             ask(port, random.Random(port), 40, 4)
-        prefill, decode, slowdown = calibrate(ports, 1 if args.quick else 3)
-        lib.say(f"prefill ms = {prefill[0]:.2f} a step + {prefill[1]:.4f} a token + {prefill[2]:.3g} a pair; decode ms = "
-                f"{decode[0]:.2f} + {decode[1]:.2f} a request + {decode[2]:.3g} a KV token; times {slowdown:.2f} beside a busy one")
-        done = load(ports, 14 if args.quick else 60, 1.1, 5)
-    predicted = predict(done, prefill, decode, slowdown, folder)
-    ttft, itl = [], []
-    for k, (_, a) in enumerate(done):
-        p = predicted[k]
-        ttft.append((p["ttft_ms"], a.ttft * 1000))
-        if a.tokens > 1 and a.last > a.first:
-            itl.append((p["itl_ms"], (a.last - a.first) * 1000 / (a.tokens - 1)))
+        rounds, loads = [measure(ports)], []
+        for k in range(segments):
+            loads.append(load(ports, seconds, 1.1, 5 + k))
+            rounds.append(measure(ports))
+    ttft, itl, fits = [], [], fit(rounds)
+    for k, done in enumerate(loads):
+        predicted = predict(done, *fits[k], folder)
+        for i, (_, a) in enumerate(done):
+            ttft.append((predicted[i]["ttft_ms"], a.ttft * 1000))
+            if a.tokens > 1 and a.last > a.first:
+                itl.append((predicted[i]["itl_ms"], (a.last - a.first) * 1000 / (a.tokens - 1)))
     metrics = {
-        "requests": len(done),
+        "requests": len(ttft), "segments": segments,
         "ttft_error_median": median([abs(p - m) / m for p, m in ttft]), "itl_error_median": median([abs(p - m) / m for p, m in itl]),
         "ttft_ms_measured_p50": median([m for _, m in ttft]), "ttft_ms_predicted_p50": median([p for p, _ in ttft]),
         "itl_ms_measured_p50": median([m for _, m in itl]), "itl_ms_predicted_p50": median([p for p, _ in itl]),
-        "prefill_fixed_ms": prefill[0], "prefill_token_ms": prefill[1], "prefill_pair_ms": prefill[2],
-        "decode_fixed_ms": decode[0], "decode_request_ms": decode[1], "decode_kv_token_ms": decode[2], "neighbour_slowdown": slowdown,
     }
-    lib.finish("sim_engines", metrics, {}, ["pairs (predicted, measured) TTFT ms: " +
+    notes = [f"prefill ms = {p[0]:.2f} a step + {p[1]:.4f} a token + {p[2]:.3g} a pair; decode ms = {d[0]:.2f} + {d[1]:.2f} a request + "
+             f"{d[2]:.3g} a KV token; times {s:.2f} beside a busy one" for p, d, s in fits]
+    lib.finish("sim_engines", metrics, {}, notes + ["pairs (predicted, measured) TTFT ms: " +
                " ".join(f"{p:.0f}/{m:.0f}" for p, m in ttft), "ITL ms: " + " ".join(f"{p:.0f}/{m:.0f}" for p, m in itl)])
 
 
