@@ -3,6 +3,7 @@
 # shellcheck shell=bash disable=SC2034
 
 LLAMA_SOURCE=$CACHE/src/llama.cpp-$LLAMA_VERSION
+LLAMA_PATCHES=("$ROOT"/third_party/llama/*.patch)
 
 llama_dir() { printf '%s\n' "$CACHE/third_party/llama-$1"; }
 
@@ -22,11 +23,14 @@ LLAMA_FLAGS_portable=(
     -DCMAKE_SHARED_LINKER_FLAGS=-fuse-ld=mold -DCMAKE_MODULE_LINKER_FLAGS=-fuse-ld=mold
 )
 
+# What the source tree is: the pinned commit and our patches.
+llama_source_key() { { printf '%s\n' "$LLAMA_COMMIT"; cat "${LLAMA_PATCHES[@]}"; } | sha256sum | cut -d' ' -f1; }
+
 # What a finished build was made from; a native one is bound to the CPU it was made on.
 llama_key() { # VARIANT
     local -n variant_flags=LLAMA_FLAGS_$1
     {
-        printf '%s\n' "$LLAMA_COMMIT" "${LLAMA_FLAGS[@]}" "${variant_flags[@]}"
+        printf '%s\n' "$(llama_source_key)" "${LLAMA_FLAGS[@]}" "${variant_flags[@]}"
         dpkg-query -W -f='${Version}\n' clang-19
         [ "$1" != native ] || grep -m 1 '^flags' /proc/cpuinfo
     } | sha256sum | cut -d' ' -f1
@@ -50,16 +54,22 @@ npm_client() {
 }
 
 fetch_llama() {
-    [ -f "$LLAMA_SOURCE/include/llama.h" ] && return
+    local key tmp patch
+    key=$(llama_source_key)
+    [ "$(cat "$LLAMA_SOURCE/.nereid-source" 2>/dev/null)" = "$key" ] && return
     say "   llama.cpp $LLAMA_VERSION (35 MB, once)"
     fetch "$LLAMA_NPM_FILE" "$LLAMA_NPM_SHA256" npm_client pack --ignore-scripts "$LLAMA_NPM"
     need_space "$CACHE" 4
-    local tmp
     tmp=$(mktemp -d "$CACHE/.llama.XXXXXX")
     tar -xzf "$CACHE/downloads/$LLAMA_NPM_FILE" -C "$tmp" "$LLAMA_NPM_BUNDLE"
     git clone -q "$tmp/$LLAMA_NPM_BUNDLE" "$tmp/tree" 2>"$tmp/log" || { cat "$tmp/log" >&2; die "could not unpack llama.cpp's bundle" "delete $CACHE/downloads/$LLAMA_NPM_FILE and run this again"; }
     [ "$(git -C "$tmp/tree" rev-parse HEAD)" = "$LLAMA_COMMIT" ] || die "the bundle holds another commit than third_party/pins.env says" "see $tmp"
+    for patch in "${LLAMA_PATCHES[@]}"; do
+        git -C "$tmp/tree" apply "$patch" || die "$patch does not fit llama.cpp $LLAMA_VERSION" "write it anew for that version, or delete it"
+    done
+    printf '%s' "$key" >"$tmp/tree/.nereid-source"
     mkdir -p "$(dirname "$LLAMA_SOURCE")"
+    rm -rf "$LLAMA_SOURCE"
     mv "$tmp/tree" "$LLAMA_SOURCE"
     rm -rf "$tmp"
 }
