@@ -4,7 +4,9 @@ The engine's step costs are fitted from measurements of one engine alone (prompt
 and contexts), and by how much another one beside it lengthens them (cores that share caches, memory or a pipeline). Both serve a
 Poisson stream in turn, in segments with a round of these measurements before and after each, because a virtual machine's speed
 drifts within a minute; a segment's arrivals go through `nereid sim run tests/scenarios/llama_engines.toml` with costs of the shape
-that fits all rounds and the speed of the two rounds beside the segment, never of the load itself. Errors are |predicted - measured| / measured per request; medians.
+that fits all rounds and the speed of the two rounds beside the segment, never of the load itself. Each segment's arrivals run twice,
+and a request's time is the mean of both, measured as predicted: `*_error_median` is the median of |predicted - measured| / measured over
+all requests, `*_repeat_median` that of |one - other| / mean of the two measurements, which is what the machine differs from itself.
 """
 
 import json
@@ -110,7 +112,8 @@ def fit(rounds):
     return [(*segment, slowdown) for segment in segments]
 
 
-def load(ports, seconds, rate, seed):
+def load(ports, seconds, rate, seed, words_seed):
+    """Arrivals and lengths by `seed`; words that no run before had, or a cached prefix would answer."""
     rng = random.Random(seed)
     jobs, at, i = [], 0.0, 0
     while at < seconds:
@@ -121,7 +124,7 @@ def load(ports, seconds, rate, seed):
 
     def one(k, start, port, count, tokens):
         time.sleep(max(0, begin + start - time.perf_counter()))
-        done[k] = (start, ask(port, random.Random(f"load{seed}{k}"), count, tokens))
+        done[k] = (start, ask(port, random.Random(f"{words_seed} {k}"), count, tokens))
 
     for k, job in enumerate(jobs):
         threads.append(threading.Thread(target=one, args=(k, *job)))
@@ -146,6 +149,14 @@ def predict(done, prefill, decode, slowdown, folder):
     return {r["id"]: r for r in json.loads(out)["requests"]}
 
 
+def outcomes(done, prefill, decode, slowdown, folder):
+    """Of one run of a segment: {request: (predicted, measured)} of TTFT and of ITL, ms."""
+    predicted = predict(done, prefill, decode, slowdown, folder)
+    ttft = {i: (predicted[i]["ttft_ms"], a.ttft * 1000) for i, (_, a) in enumerate(done)}
+    itl = {i: (predicted[i]["itl_ms"], (a.last - a.first) * 1000 / (a.tokens - 1)) for i, (_, a) in enumerate(done) if len(a.times) > 1}
+    return ttft, itl
+
+
 def median(values):
     return sorted(values)[len(values) // 2]
 
@@ -154,7 +165,7 @@ def main():
     args = lib.arguments(__doc__)
     folder = pathlib.Path(tempfile.mkdtemp(prefix="nereid-sim-"))
     ports = [lib.free_port(), lib.free_port()]
-    segments, seconds = (2, 7) if args.quick else (10, 7)
+    segments, seconds = (1, 7) if args.quick else (6, 7)
     with lib.contextlib.ExitStack() as stack:
         for port in ports:
             log = folder / f"{port}.log"
@@ -165,26 +176,24 @@ def main():
         for port in ports:
             ask(port, random.Random(port), 40, 4)
         rounds, loads = [measure(ports)], []
-        for k in range(segments):
-            loads.append(load(ports, seconds, 1.1, 5 + k))
+        for k in range(2 * segments):
+            loads.append(load(ports, seconds, 1.1, 5 + k // 2, k))
             rounds.append(measure(ports))
-    ttft, itl, fits = [], [], fit(rounds)
-    for k, done in enumerate(loads):
-        predicted = predict(done, *fits[k], folder)
-        for i, (_, a) in enumerate(done):
-            ttft.append((predicted[i]["ttft_ms"], a.ttft * 1000))
-            if a.tokens > 1 and a.last > a.first:
-                itl.append((predicted[i]["itl_ms"], (a.last - a.first) * 1000 / (a.tokens - 1)))
-    metrics = {
-        "requests": len(ttft), "segments": segments,
-        "ttft_error_median": median([abs(p - m) / m for p, m in ttft]), "itl_error_median": median([abs(p - m) / m for p, m in itl]),
-        "ttft_ms_measured_p50": median([m for _, m in ttft]), "ttft_ms_predicted_p50": median([p for p, _ in ttft]),
-        "itl_ms_measured_p50": median([m for _, m in itl]), "itl_ms_predicted_p50": median([p for p, _ in itl]),
-    }
+    fits = fit(rounds)
+    ttft, itl = [], []    # (predicted, measured, one measurement - the other), ms
+    runs = [outcomes(done, *costs, folder) for done, costs in zip(loads, fits)]
+    for one, other in zip(runs[::2], runs[1::2]):
+        for pairs, a, b in ((ttft, one[0], other[0]), (itl, one[1], other[1])):
+            pairs += [((a[i][0] + b[i][0]) / 2, (a[i][1] + b[i][1]) / 2, a[i][1] - b[i][1]) for i in sorted(a.keys() & b.keys())]
+    metrics = {"requests": len(ttft), "segments": segments}
+    for name, pairs in (("ttft", ttft), ("itl", itl)):
+        metrics[f"{name}_error_median"] = median([abs(p - m) / m for p, m, _ in pairs])
+        metrics[f"{name}_repeat_median"] = median([abs(d) / m for _, m, d in pairs])
+        metrics[f"{name}_ms_measured_p50"], metrics[f"{name}_ms_predicted_p50"] = median([m for _, m, _ in pairs]), median([p for p, _, _ in pairs])
     notes = [f"prefill ms = {p[0]:.2f} a step + {p[1]:.4f} a token + {p[2]:.3g} a pair; decode ms = {d[0]:.2f} + {d[1]:.2f} a request + "
              f"{d[2]:.3g} a KV token; times {s:.2f} beside a busy one" for p, d, s in fits]
     lib.finish("sim_engines", metrics, {}, notes + ["pairs (predicted, measured) TTFT ms: " +
-               " ".join(f"{p:.0f}/{m:.0f}" for p, m in ttft), "ITL ms: " + " ".join(f"{p:.0f}/{m:.0f}" for p, m in itl)])
+               " ".join(f"{p:.0f}/{m:.0f}" for p, m, _ in ttft), "ITL ms: " + " ".join(f"{p:.0f}/{m:.0f}" for p, m, _ in itl)])
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ if(NOT EXISTS ${NEREID_LLAMA_SOURCE}/include/llama.h)
 endif()
 
 add_library(nereid_llama INTERFACE)
-foreach(dir include ggml/include common vendor tools/mtmd)
+foreach(dir include ggml/include common vendor tools/mtmd src)
   target_include_directories(nereid_llama SYSTEM INTERFACE ${NEREID_LLAMA_SOURCE}/${dir})
 endforeach()
 if(NEREID_PORTABLE)

@@ -34,6 +34,10 @@ TEST(Utf8, EveryCodePointButSurrogatesIsValid) {
     for (std::uint32_t c = 0; c <= 0x10ffff; ++c) {
         const bool surrogate = c >= 0xd800 && c <= 0xdfff;
         ASSERT_EQ(is_valid_utf8(encode(c)), !surrogate) << std::hex << c;
+        if (surrogate) continue;
+        std::string ours = "x";
+        append_utf8(ours, c);
+        ASSERT_EQ(ours, "x" + encode(c)) << std::hex << c;
     }
     EXPECT_FALSE(is_valid_utf8(encode(0x110000)));
 }

@@ -148,6 +148,7 @@ io::Task<void> run_tokens(Exchange& x, ShardTools tools, ShardModel& m, model::R
         co_await x.fail(std::move(plan.error()));
         co_return;
     }
+    x.record.dropped_messages = plan->dropped_messages;
     RunFacts facts{.system_fingerprint = system_fingerprint,
                    .choices = plan->n,
                    .echo = std::move(plan->echo),
@@ -163,6 +164,8 @@ io::Task<void> run_text(Exchange& x, ShardTools tools, ShardModel& m, model::Req
         auto brought = co_await bring_images(x, tools.network, request);
         if (!brought.ok()) co_return co_await x.fail(std::move(brought.error()));
     }
+    // How long the prompt is, that server knows.
+    if (request.drop_oldest_turns) x.record.ignored_fields.emplace_back("truncation");
     Responder responder(x, form, {.system_fingerprint = {}, .choices = request.n, .echo = {}},
                         request.stream);
     request.model = m.entry->id;  // an alias means nothing to the server

@@ -81,6 +81,7 @@ std::string access_line(const RequestRecord& r, TimePoint ended, WallTime wall) 
         w.member("in_tokens", r.prompt_tokens);
         w.member("out_tokens", r.completion_tokens);
     }
+    if (r.dropped_messages != 0) w.member("dropped_messages", r.dropped_messages);
     if (r.keepalives != 0) w.member("keepalives", r.keepalives);
     if (!r.ignored_fields.empty()) {
         w.key("ignored").begin_array();

@@ -39,6 +39,7 @@ struct RequestRecord {
     TokenCount prompt_tokens = 0;
     TokenCount cached_tokens = 0;
     TokenCount completion_tokens = 0;
+    std::uint32_t dropped_messages = 0;  // by truncation "auto"
     std::uint32_t keepalives = 0;
     std::vector<std::string> ignored_fields;
 };

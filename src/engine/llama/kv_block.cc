@@ -16,6 +16,33 @@ constexpr std::uint16_t kBlockVersion = 1;
 
 std::uint32_t crc_of(std::string_view bytes) { return crc32c(as_bytes(bytes)); }
 
+// Appends what a cache reads of a sequence. rows(out, before, row_bytes) appends a tensor's rows;
+// `before` = bytes of one token's rows in the tensors before it.
+template <class Rows>
+void write_state(const KvGeometry& geometry, TokenCount tokens, std::string& out, Rows&& rows) {
+    ByteWriter w(out);
+    w.put(geometry.streams);
+    w.put(tokens);  // stream 0 carries the cells; the reader puts them into the stream of the
+                    // destination
+    for (TokenCount i = 0; i < tokens; ++i) {
+        w.put(static_cast<std::int32_t>(i));  // position
+        w.put(std::uint32_t{1});              // one sequence
+        w.put(std::int32_t{0});
+    }
+    std::uint32_t layers = 0;
+    for (const auto& t : geometry.tensors) layers += t.value ? 0 : 1;
+    w.put(std::uint32_t{0});  // V is not transposed
+    w.put(layers);
+    std::uint64_t before = 0;
+    for (const auto& t : geometry.tensors) {
+        w.put(t.type);
+        w.put(t.row_bytes);
+        rows(out, before, t.row_bytes);
+        before += t.row_bytes;
+    }
+    for (std::uint32_t s = 1; s < geometry.streams; ++s) w.put(std::uint32_t{0});
+}
+
 }  // namespace
 
 std::uint64_t KvGeometry::token_bytes() const {
@@ -107,6 +134,12 @@ Result<BlockView> open_block(const KvGeometry& geometry, std::string_view bytes,
     return view;
 }
 
+std::string state_frame(const KvGeometry& geometry, TokenCount tokens) {
+    std::string out;
+    write_state(geometry, tokens, out, [](std::string&, std::uint64_t, std::uint64_t) {});
+    return out;
+}
+
 void assemble_state(const KvGeometry& geometry, std::span<const BlockView> blocks,
                     std::string& out) {
     TokenCount tokens = 0;
@@ -120,29 +153,14 @@ void assemble_state(const KvGeometry& geometry, std::span<const BlockView> block
     ByteWriter w(out);
     w.put(geometry.state_magic);
     w.put(std::int32_t{0});  // sequence id at the writer; ignored by the reader
-    w.put(geometry.streams);
-    w.put(tokens);  // stream 0 carries the cells; the reader puts them into the stream of the
-                    // destination
-    for (TokenCount i = 0; i < tokens; ++i) {
-        w.put(static_cast<std::int32_t>(i));  // position
-        w.put(std::uint32_t{1});              // one sequence
-        w.put(std::int32_t{0});
-    }
-    std::uint32_t layers = 0;
-    for (const auto& t : geometry.tensors) layers += t.value ? 0 : 1;
-    w.put(std::uint32_t{0});  // V is not transposed
-    w.put(layers);
-    std::uint64_t before = 0;  // bytes of one token's rows in the tensors before this one
-    for (const auto& t : geometry.tensors) {
-        w.put(t.type);
-        w.put(t.row_bytes);
-        for (const auto& b : blocks) {
-            w.put_bytes(b.rows.subspan(static_cast<std::size_t>(before * b.tokens),
-                                       static_cast<std::size_t>(t.row_bytes * b.tokens)));
-        }
-        before += t.row_bytes;
-    }
-    for (std::uint32_t s = 1; s < geometry.streams; ++s) w.put(std::uint32_t{0});
+    write_state(geometry, tokens, out,
+                [blocks](std::string& to, std::uint64_t before, std::uint64_t row_bytes) {
+                    for (const auto& b : blocks) {
+                        ByteWriter(to).put_bytes(
+                            b.rows.subspan(static_cast<std::size_t>(before * b.tokens),
+                                           static_cast<std::size_t>(row_bytes * b.tokens)));
+                    }
+                });
 }
 
 }  // namespace nereid::engine::llama

@@ -59,10 +59,13 @@ struct BlockView {
 Result<BlockView> open_block(const KvGeometry& geometry, std::string_view bytes,
                              bool check_rows = true);
 
-// llama.cpp's sequence state (llama_state_seq_set_data_ext) for tokens 0.. of consecutive blocks.
+// llama.cpp's sequence state (llama_state_seq_get_data_ext) for tokens 0.. of consecutive blocks.
 // Precondition: the blocks follow one another from token 0 (CHECK).
 void assemble_state(const KvGeometry& geometry, std::span<const BlockView> blocks,
                     std::string& out);
+// The same without the magic, the sequence's number and all rows: what llama.cpp's cache reads
+// itself when it takes in a sequence of `tokens` tokens.
+std::string state_frame(const KvGeometry& geometry, TokenCount tokens);
 
 // ---------------------------------------------------------------- inline
 

@@ -183,11 +183,10 @@ void Cluster::State::try_step(std::uint32_t h) {
     Nanos wake = INT64_MAX;
     const Nanos length = host.unit.begin(now, wake);
     if (length > 0) {
-        const std::uint32_t others = neighbours_stepping(h);
         host.step_end = now;
-        end_step_at(h, now + scaled(length, stretch(others)));
+        end_step_at(h, now + scaled(length, stretch(neighbours_stepping(h))));
         ++host.steps;
-        stretch_neighbours(h, others - 1, others);
+        stretch_neighbours(h, true);
     } else if (wake < host.wake_at) {
         host.wake_at = wake;
         push(wake, Kind::kWake, h);
@@ -209,13 +208,14 @@ std::uint32_t Cluster::State::neighbours_stepping(std::uint32_t h) const {
     return n;
 }
 
-// Unit `h` has begun or ended a step: what is left of the others' goes on at another pace, that of
-// `to` neighbours after that of `from`.
-void Cluster::State::stretch_neighbours(std::uint32_t h, std::uint32_t from, std::uint32_t to) {
-    if (spec.neighbour_slowdown <= 1) return;
+// Unit `h` has begun a step, or ended it: what is left of the others' goes on at another pace.
+void Cluster::State::stretch_neighbours(std::uint32_t h, bool begun) {
+    const std::uint32_t others = neighbours_stepping(h);
+    if (others == 0) return;
+    const double longer = stretch(others) / stretch(others - 1);
     for (std::uint32_t i = 0; i < hosts.size(); ++i) {
         if (i == h || !hosts[i]->unit.stepping()) continue;
-        end_step_at(i, now + scaled(hosts[i]->step_end - now, stretch(to) / stretch(from)));
+        end_step_at(i, now + scaled(hosts[i]->step_end - now, begun ? longer : 1 / longer));
     }
 }
 
@@ -223,8 +223,7 @@ void Cluster::State::on_step_end(std::uint32_t h) {
     Host& host = *hosts[h];
     observe_step(h);
     const Unit::Outcome& outcome = host.unit.end();
-    const std::uint32_t others = neighbours_stepping(h);
-    stretch_neighbours(h, others, others - 1);
+    stretch_neighbours(h, false);
     for (const JobId id : outcome.prompts) prompt_done(h, id);
     for (const JobId id : outcome.ended) finish(id, End::kFinished);
     for (const JobId id : outcome.preempted) restart(id);
@@ -343,10 +342,7 @@ void Cluster::State::on_fault(std::uint32_t index) {
     std::vector<JobId> lost;
     const bool was_stepping = host.unit.stepping();
     host.unit.drain(lost);
-    if (was_stepping) {
-        const std::uint32_t others = neighbours_stepping(h);
-        stretch_neighbours(h, others, others - 1);
-    }
+    if (was_stepping) stretch_neighbours(h, false);
     for (const JobId id : lost) {
         ++r.lost_to_faults;
         Job& job = jobs[id];

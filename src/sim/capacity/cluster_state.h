@@ -118,7 +118,7 @@ struct Cluster::State {
     void on_step_end(std::uint32_t host);
     void end_step_at(std::uint32_t host, Nanos at);
     std::uint32_t neighbours_stepping(std::uint32_t host) const;
-    void stretch_neighbours(std::uint32_t host, std::uint32_t from, std::uint32_t to);
+    void stretch_neighbours(std::uint32_t host, bool begun);
     double stretch(std::uint32_t neighbours) const {
         return 1 + (spec.neighbour_slowdown - 1) * neighbours;
     }
