@@ -1,7 +1,6 @@
 #include "kv/tier/policy.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "base/check.h"
 
@@ -19,49 +18,61 @@ std::uint32_t tenth(std::uint32_t n) { return std::max<std::uint32_t>(1, n / 10)
 
 // ---------------------------------------------------------------- ghosts
 
-std::size_t GhostNames::base(std::uint64_t name) const {
+// A name may lie in two buckets: with one, some two in a hundred names would be pushed out before
+// their time, and a block forgotten in the middle of a prefix costs all behind it.
+std::array<std::span<GhostNames::Entry>, 2> GhostNames::buckets(std::uint64_t name) {
     const std::uint64_t h = name * 0x9e3779b97f4a7c15ULL;
-    return static_cast<std::size_t>(h >> 32) % (entries_.size() / kWays) * kWays;
+    const std::size_t count = entries_.size() / kWays;
+    const auto at = [&](std::uint64_t hash) {
+        return std::span(entries_).subspan(static_cast<std::size_t>(hash) % count * kWays, kWays);
+    };
+    return {at(h >> 32), at(h & 0xffffffff)};
 }
 
-void GhostNames::grow() {
+// The entry that a new name takes: its own, a free one of the emptier bucket, or the oldest.
+GhostNames::Entry& GhostNames::place_for(std::uint64_t name, std::uint32_t window) {
+    Entry* best = nullptr;
+    std::size_t most_free = 0;
+    for (const std::span<Entry> bucket : buckets(name)) {
+        std::size_t free = 0;
+        Entry* mine = &bucket[0];
+        for (Entry& e : bucket) {
+            if (e.used && e.name == name) return e;
+            const bool gone = !e.used || clock_ - e.at >= window;
+            free += gone ? 1 : 0;
+            if (gone || (mine->used && clock_ - e.at > clock_ - mine->at)) mine = &e;
+        }
+        const bool older = best == nullptr || clock_ - mine->at > clock_ - best->at;
+        if (best == nullptr || free > most_free || (free == 0 && most_free == 0 && older)) {
+            best = mine;
+            most_free = free;
+        }
+    }
+    return *best;
+}
+
+void GhostNames::grow(std::uint32_t window) {
     std::vector<Entry> old(std::max<std::size_t>(64, entries_.size() * 2));
     std::swap(old, entries_);
     for (const Entry& e : old) {
-        if (!e.used) continue;
-        const std::size_t b = base(e.name);
-        for (std::size_t i = b; i < b + kWays; ++i) {
-            if (!entries_[i].used) {
-                entries_[i] = e;
-                break;
-            }
-        }
+        if (e.used) place_for(e.name, window) = e;
     }
 }
 
 void GhostNames::insert(std::uint64_t name, std::uint32_t window) {
-    while (entries_.size() < std::size_t{window} * 2 || entries_.empty()) grow();
+    while (entries_.size() < std::size_t{window} * 2 || entries_.empty()) grow(window);
     ++clock_;
-    const std::size_t b = base(name);
-    std::size_t oldest = b;
-    for (std::size_t i = b; i < b + kWays; ++i) {
-        if (!entries_[i].used || entries_[i].name == name) {
-            oldest = i;
-            break;
-        }
-        if (clock_ - entries_[i].at > clock_ - entries_[oldest].at) oldest = i;
-    }
-    entries_[oldest] = {name, clock_, true};
+    place_for(name, window) = {name, clock_, true};
 }
 
 bool GhostNames::take(std::uint64_t name, std::uint32_t window) {
     if (entries_.empty()) return false;
-    const std::size_t b = base(name);
-    for (std::size_t i = b; i < b + kWays; ++i) {
-        Entry& e = entries_[i];
-        if (!e.used || e.name != name) continue;
-        e.used = false;
-        return clock_ - e.at < window;
+    for (const std::span<Entry> bucket : buckets(name)) {
+        for (Entry& e : bucket) {
+            if (!e.used || e.name != name) continue;
+            e.used = false;
+            return clock_ - e.at < window;
+        }
     }
     return false;
 }

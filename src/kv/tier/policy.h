@@ -12,9 +12,11 @@
 // Pure. Several queues (per tenant and size) share one PolicyNodes, since a slot is in one of them.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <vector>
 
 namespace nereid::kv {
@@ -46,8 +48,9 @@ class GhostNames {
         std::uint32_t at = 0;
         bool used = false;
     };
-    std::size_t base(std::uint64_t name) const;
-    void grow();
+    std::array<std::span<Entry>, 2> buckets(std::uint64_t name);
+    Entry& place_for(std::uint64_t name, std::uint32_t window);
+    void grow(std::uint32_t window);
     std::vector<Entry> entries_;
     std::uint32_t clock_ = 0;
 };
