@@ -132,7 +132,9 @@ class JsonWriter {
     JsonWriter& value(float v);  // shortest for a float: half the digits (embeddings)
     JsonWriter& value(const Json& v);
     JsonWriter& null();
-    JsonWriter& raw(std::string_view json);  // already serialised JSON
+    // Already serialised JSON. Its line breaks, which can only lie between tokens, become spaces:
+    // what is written is one line of JSONL or of an event stream, whoever wrote the rest.
+    JsonWriter& raw(std::string_view json);
     template <class V>
     JsonWriter& member(std::string_view k, const V& v) {
         key(k);

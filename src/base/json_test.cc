@@ -316,6 +316,12 @@ TEST(JsonWriter, Numbers) {
     EXPECT_EQ(text("s"), "\"s\"");
 }
 
+TEST(JsonWriter, RawStaysOnItsLine) {
+    std::string out = "a\n";
+    JsonWriter(out).begin_array().raw("{\n\"k\":\r\n1.50}").end_array();
+    EXPECT_EQ(out, "a\n[{ \"k\":  1.50}]");
+}
+
 TEST(JsonWriter, CommasAreItsOwn) {
     std::string out;
     JsonWriter w(out);

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdint>
@@ -205,7 +206,11 @@ JsonWriter& JsonWriter::null() {
 
 JsonWriter& JsonWriter::raw(std::string_view json) {
     separate();
+    const std::size_t begin = out_.size();
     out_.append(json);
+    std::ranges::replace_if(
+        out_.begin() + static_cast<std::ptrdiff_t>(begin), out_.end(),
+        [](char c) { return c == '\n' || c == '\r'; }, ' ');
     return *this;
 }
 

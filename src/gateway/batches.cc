@@ -282,8 +282,10 @@ class BatchWork {
 void start_job(Exchange& x, ShardTools tools, const std::string& id, Route route, Jobs::Work work) {
     const std::string name = job_name(x, id);
     Core& core = x.core();
-    core.jobs.add(name, tools.jobs.start(x, route, {}, make_id("req", tools.prng), std::move(work),
-                                         [&core, name] { core.jobs.remove(name); }));
+    core.jobs.add(name,
+                  tools.jobs.start(x, route, {}, make_id("req", tools.prng), std::move(work),
+                                   [&core, name] { core.jobs.remove(name); }),
+                  true);
 }
 
 io::Task<void> create(Exchange& x, ShardTools tools) {

@@ -157,7 +157,7 @@ TEST_F(Errors, ImagesAreRefusedByMessage) {
         "/v1/chat/completions",
         R"({"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"https://x/y.png"}}]}]})");
     EXPECT_EQ(c->status(), 400) << c->raw;
-    EXPECT_EQ(at(c->json(), "error.param"), Json("messages[0].content"));
+    EXPECT_EQ(at(c->json(), "error.param"), Json("messages[0].content[0].image_url.url"));
 }
 
 TEST_F(Errors, ToolsNeedATemplateForThem) {

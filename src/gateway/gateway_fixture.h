@@ -76,22 +76,28 @@ class GatewayTest : public testing::Test {
     }
 
     void start() {
+        gateway = make(net, worker);
+        loop.settle();
+    }
+    // A started gateway whose model "m" is `engine`'s.
+    std::unique_ptr<Gateway> make(io::TestNetwork& network, FakeWorker& engine) {
         std::vector<ModelEntry> models(2);
         models[0].id = "m";
         models[0].aliases = {"default"};
         models[0].created = 7;
         models[0].text = text_;
-        models[0].worker = [this](io::Loop&) { return worker.handle(); };
+        models[0].worker = [&engine](io::Loop&) { return engine.handle(); };
         models[1].id = "t";
         models[1].text_backend = [this](const ShardContext& c) {
             return std::make_unique<FakeTextBackend>(*c.loop, backend);
         };
-        auto made = make_gateway({{&loop, &net}}, options, std::move(models), log, metrics);
-        ASSERT_TRUE(made.ok()) << made.error().message;
-        gateway = std::move(*made);
-        const auto bound = gateway->start();
-        ASSERT_TRUE(bound.ok()) << bound.error().message;
-        loop.settle();
+        auto made =
+            make_gateway({{&loop, &network}}, options, std::move(models), log, metrics, state_);
+        EXPECT_TRUE(made.ok()) << made.error().message;
+        if (!made.ok()) return nullptr;
+        const auto bound = (*made)->start();
+        EXPECT_TRUE(bound.ok()) << bound.error().message;
+        return std::move(*made);
     }
     std::unique_ptr<Client> client() { return std::make_unique<Client>(net); }
     std::unique_ptr<Client> chat(std::string_view extra = {}, std::string_view headers = {}) {
@@ -137,6 +143,7 @@ class GatewayTest : public testing::Test {
     ops::Logger log;
     ops::Registry metrics;
     text::TextModel text_;
+    State state_;
     std::unique_ptr<Gateway> gateway;
 };
 

@@ -136,7 +136,7 @@ io::Task<void> run_tokens(Exchange& x, ShardTools tools, ShardModel& m, model::R
         co_await x.fail(info.error());
         co_return;
     }
-    if ((*info)->images && has_images(request)) {
+    if ((*info)->images) {
         auto brought = co_await bring_images(x, tools.network, request);
         if (!brought.ok()) co_return co_await x.fail(std::move(brought.error()));
     }
@@ -160,10 +160,8 @@ io::Task<void> run_tokens(Exchange& x, ShardTools tools, ShardModel& m, model::R
 
 io::Task<void> run_text(Exchange& x, ShardTools tools, ShardModel& m, model::Request request,
                         Form& form) {
-    if (has_images(request)) {
-        auto brought = co_await bring_images(x, tools.network, request);
-        if (!brought.ok()) co_return co_await x.fail(std::move(brought.error()));
-    }
+    auto brought = co_await bring_images(x, tools.network, request);
+    if (!brought.ok()) co_return co_await x.fail(std::move(brought.error()));
     // How long the prompt is, that server knows.
     if (request.drop_oldest_turns) x.record.ignored_fields.emplace_back("truncation");
     Responder responder(x, form, {.system_fingerprint = {}, .choices = request.n, .echo = {}},

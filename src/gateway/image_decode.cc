@@ -9,6 +9,7 @@
 #include <nereid_image.h>
 
 #include "gateway/image_fetch.h"
+#include "model/images.h"
 #include "store/offload.h"
 
 namespace nereid::gateway {
@@ -53,16 +54,6 @@ Error placed(Error error, const model::Request& request, const std::string& path
     return error;
 }
 
-std::vector<model::ImagePart*> images_of(model::Request& request) {
-    std::vector<model::ImagePart*> out;
-    for (model::Message& m : request.messages) {
-        for (model::Part& part : m.parts) {
-            if (auto* image = std::get_if<model::ImagePart>(&part)) out.push_back(image);
-        }
-    }
-    return out;
-}
-
 }  // namespace
 
 Result<ImageFacts> decode_image(std::string_view bytes, const ImageLimits& limits) {
@@ -80,25 +71,14 @@ Result<ImageFacts> decode_image(std::string_view bytes, const ImageLimits& limit
     return std::unexpected(refusal(code, std::move(reason)));
 }
 
-bool has_images(const model::Request& request) {
-    for (const model::Message& m : request.messages) {
-        for (const model::Part& part : m.parts) {
-            if (std::holds_alternative<model::ImagePart>(part)) return true;
-        }
-    }
-    return false;
-}
-
 io::Task<Result<void>> bring_images(Exchange& x, io::Network& network, model::Request& request,
                                     const ImageLimits& limits) {
-    if (names_images(request)) {
-        auto fetched = co_await fetch_images(x, network, request);
-        if (!fetched.ok()) {
-            const std::string path = fetched.error().param;
-            co_return placed(std::move(fetched.error()), request, path);
-        }
+    auto fetched = co_await fetch_images(x, network, request);
+    if (!fetched.ok()) {
+        const std::string path = fetched.error().param;
+        co_return placed(std::move(fetched.error()), request, path);
     }
-    const std::vector<model::ImagePart*> images = images_of(request);
+    const std::vector<model::ImagePart*> images = model::images_of(request);
     if (images.size() > limits.max_images) {
         co_return Error{Code::kInvalidArgument,
                         fmt::format("{} images in one request are more than {}.", images.size(),

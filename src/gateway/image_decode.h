@@ -36,8 +36,6 @@ struct ImageFacts {
 // takes (about 10 ns a pixel); any thread.
 Result<ImageFacts> decode_image(std::string_view bytes, const ImageLimits& limits);
 
-bool has_images(const model::Request& request);
-
 // Fetches what is named by URL (image_fetch.h) and decodes every image, off the loop where there is
 // a helper, one at a time; sets media type and size of each part. The error names the image as the
 // caller wrote it.

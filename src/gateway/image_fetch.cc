@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "gateway/address_filter.h"
+#include "model/images.h"
 
 namespace nereid::gateway {
 namespace {
@@ -87,17 +88,6 @@ io::Task<Result<void>> fetch(Exchange& x, io::Network& network, model::ImagePart
     co_return Result<void>();
 }
 
-std::vector<model::ImagePart*> named_images(model::Request& request) {
-    std::vector<model::ImagePart*> out;
-    for (model::Message& m : request.messages) {
-        for (model::Part& part : m.parts) {
-            auto* image = std::get_if<model::ImagePart>(&part);
-            if (image != nullptr && !image->url.empty()) out.push_back(image);
-        }
-    }
-    return out;
-}
-
 }  // namespace
 
 io::Task<Result<std::unique_ptr<io::Stream>>> PublicNetwork::connect(const io::Endpoint& to,
@@ -114,18 +104,10 @@ Result<std::unique_ptr<io::Listener>> PublicNetwork::listen(const io::Endpoint&,
     return err(Code::kPermissionDenied, "nobody listens here");
 }
 
-bool names_images(const model::Request& request) {
-    for (const model::Message& m : request.messages) {
-        for (const model::Part& part : m.parts) {
-            const auto* image = std::get_if<model::ImagePart>(&part);
-            if (image != nullptr && !image->url.empty()) return true;
-        }
-    }
-    return false;
-}
-
 io::Task<Result<void>> fetch_images(Exchange& x, io::Network& network, model::Request& request) {
-    const std::vector<model::ImagePart*> found = named_images(request);
+    std::vector<model::ImagePart*> found = model::images_of(request);
+    std::erase_if(found, [](const model::ImagePart* image) { return image->url.empty(); });
+    if (found.empty()) co_return Result<void>();
     if (x.options().image_urls == "refuse") {
         co_return Error{Code::kUnsupported, "Images by URL are turned off here; send a data: URL.",
                         found[0]->path};

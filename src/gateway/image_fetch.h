@@ -25,10 +25,8 @@ class PublicNetwork final : public io::Network {
     io::Network& network_;
 };
 
-// Whether there is an image to fetch.
-bool names_images(const model::Request& request);
-// Puts the bytes into each image part. kInvalidArgument naming the URL's trouble (not its answer),
-// kUnsupported when the operator has turned fetching off.
+// Puts the bytes into each image part that names a URL. kInvalidArgument naming the URL's trouble
+// (not its answer), kUnsupported when the operator has turned fetching off.
 io::Task<Result<void>> fetch_images(Exchange& x, io::Network& network, model::Request& request);
 
 }  // namespace nereid::gateway

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "gateway/recording.h"
 #include "io/loop.h"
@@ -34,15 +35,20 @@ class Job {
 
 class JobTable {
   public:
-    // False when the name is taken.
-    bool add(const std::string& name, std::shared_ptr<Job> job);
+    // False when the name is taken. `noted`: as pending work, under this name (pending.h).
+    bool add(const std::string& name, std::shared_ptr<Job> job, bool noted = false);
     std::shared_ptr<Job> find(const std::string& name) const;  // null = none
     // Only the job that records there, when `recording` is given.
     void remove(const std::string& name, const Recording* recording = nullptr);
+    std::vector<std::pair<std::string, std::shared_ptr<Job>>> noted() const;
 
   private:
     mutable std::mutex mutex_;
-    std::map<std::string, std::shared_ptr<Job>> jobs_;  // guarded by mutex_
+    struct Entry {
+        std::shared_ptr<Job> job;
+        bool noted = false;
+    };
+    std::map<std::string, Entry> jobs_;  // guarded by mutex_
 };
 
 }  // namespace nereid::gateway

@@ -82,22 +82,31 @@ void Job::cancel() {
     });
 }
 
-bool JobTable::add(const std::string& name, std::shared_ptr<Job> job) {
+bool JobTable::add(const std::string& name, std::shared_ptr<Job> job, bool noted) {
     const std::lock_guard lock(mutex_);
-    return jobs_.emplace(name, std::move(job)).second;
+    return jobs_.try_emplace(name, Entry{std::move(job), noted}).second;
 }
 
 std::shared_ptr<Job> JobTable::find(const std::string& name) const {
     const std::lock_guard lock(mutex_);
     const auto at = jobs_.find(name);
-    return at == jobs_.end() ? nullptr : at->second;
+    return at == jobs_.end() ? nullptr : at->second.job;
 }
 
 void JobTable::remove(const std::string& name, const Recording* recording) {
     const std::lock_guard lock(mutex_);
     const auto at = jobs_.find(name);
     if (at == jobs_.end()) return;
-    if (recording == nullptr || at->second->recording().get() == recording) jobs_.erase(at);
+    if (recording == nullptr || at->second.job->recording().get() == recording) jobs_.erase(at);
+}
+
+std::vector<std::pair<std::string, std::shared_ptr<Job>>> JobTable::noted() const {
+    const std::lock_guard lock(mutex_);
+    std::vector<std::pair<std::string, std::shared_ptr<Job>>> out;
+    for (const auto& [name, entry] : jobs_) {
+        if (entry.noted) out.emplace_back(name, entry.job);
+    }
+    return out;
 }
 
 Jobs::~Jobs() {

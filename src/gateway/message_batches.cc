@@ -203,7 +203,8 @@ io::Task<void> create(Exchange& x, ShardTools tools) {
                   tools.jobs.start(
                       x, Route::kMessageBatch, {}, make_id("req", tools.prng),
                       [tools, work](Exchange& inner) { return run(inner, tools, work, false); },
-                      [&core, name] { core.jobs.remove(name); }));
+                      [&core, name] { core.jobs.remove(name); }),
+                  true);
     co_await x.send_json(200, std::move(answer));
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gateway/stored_response.h"
+#include "gateway/stored_stream.h"
 
 namespace nereid::gateway {
 namespace {
@@ -14,10 +15,12 @@ namespace {
 constexpr char kPendingKind[] = "pending";
 constexpr char kRequestKind[] = "pending_request";
 constexpr std::int64_t kMostTries = 3;
+constexpr std::uint32_t kPage = 100;
+constexpr Duration kEndOfJob = 1s;
 constexpr std::array<std::string_view, 3> kKinds = {"response", "batch", "message_batch"};
 
-std::int64_t lease_seconds(const GatewayOptions& options) {
-    return std::chrono::ceil<std::chrono::seconds>(options.job_lease).count();
+std::int64_t alive_until(const io::Clock& clock, Duration lease) {
+    return clock.wall_now().seconds() + std::chrono::ceil<std::chrono::seconds>(lease).count();
 }
 
 store::Key key_of(std::string_view kind, std::string_view tenant, std::string_view id) {
@@ -101,7 +104,56 @@ void start(Core& core, std::shared_ptr<const Settings> settings, ShardTools tool
         },
         [&core, name] { core.jobs.remove(name); });
     *recording = job->recording();
-    core.jobs.add(name, job);
+    core.jobs.add(name, job, true);
+}
+
+// What this process runs. `lost` = ended or taken over by another.
+io::Task<void> renew_ours(Core& core, io::Loop& loop, Duration lease) {
+    std::vector<std::pair<std::string, std::shared_ptr<Job>>> lost;
+    for (auto& [name, job] : core.jobs.noted()) {
+        auto record =
+            co_await core.records->get(loop, {.kind = kPendingKind, .tenant = {}, .id = name});
+        auto note = record.ok() ? read_note(*record) : std::nullopt;
+        if (note && note->owner == core.process_id) {
+            note->alive_until = alive_until(loop, lease);
+            std::vector<store::Change> renewal;
+            renewal.push_back(replacing(*std::move(record), *note));
+            (void)co_await core.records->write(loop, std::move(renewal));  // a conflict: it ended
+        } else if (note || record.code() == Code::kNotFound) {
+            lost.emplace_back(name, job);
+        }
+    }
+    if (lost.empty()) co_return;
+    // One that has just come to its own end leaves the table after its note.
+    co_await loop.sleep_for(kEndOfJob);
+    for (const auto& [name, job] : lost) {
+        if (core.jobs.find(name) == job) job->cancel();
+    }
+}
+
+io::Task<void> take_up(Core& core, io::Loop& loop, std::shared_ptr<const Settings> settings,
+                       ShardTools tools, store::Record record) {
+    auto note = read_note(record);
+    if (!note || note->owner == core.process_id) co_return;
+    const std::int64_t now = loop.wall_now().seconds();
+    if (core.records_shared && note->alive_until > now) co_return;
+    const std::string former = std::exchange(note->owner, core.process_id);
+    ++note->tries;
+    note->alive_until = alive_until(loop, settings->options.job_lease);
+    std::vector<store::Change> claim;
+    claim.push_back(replacing(std::move(record), *note));
+    // Lost to another process, or ended meanwhile.
+    if (!(co_await core.records->write(loop, std::move(claim))).ok()) co_return;
+    co_await forget_parts(core, loop, note->pending.tenant, note->pending.id, former);
+    auto body = co_await core.records->get(
+        loop, key_of(kRequestKind, note->pending.tenant, note->pending.id));
+    note->pending.request = body.ok() ? std::move(body->body) : std::string();
+    note->pending.give_up =
+        !body.ok() || note->tries > kMostTries ||
+        (settings->keys && key_named(*settings, note->pending.tenant) == nullptr);
+    core.log.info("unfinished work of another process is taken up",
+                  {{"id", note->pending.id}, {"given_up", note->pending.give_up}});
+    start(core, settings, tools, note->pending);
 }
 
 }  // namespace
@@ -109,7 +161,7 @@ void start(Core& core, std::shared_ptr<const Settings> settings, ShardTools tool
 void note_pending(const Exchange& x, const Pending& pending, std::vector<store::Change>& changes) {
     Note note{.pending = pending,
               .owner = x.core().process_id,
-              .alive_until = x.clock().wall_now().seconds() + lease_seconds(x.options())};
+              .alive_until = alive_until(x.clock(), x.options().job_lease)};
     note.pending.tenant = x.record.key;
     store::Record said{.key = key_of(kPendingKind, x.record.key, pending.id), .body = note.body()};
     store::Record request{.key = key_of(kRequestKind, x.record.key, pending.id),
@@ -126,62 +178,42 @@ void forget_pending(const Exchange& x, std::string_view id, std::vector<store::C
     }
 }
 
-io::Task<bool> is_pending(Exchange& x, std::string id) {
+io::Task<std::optional<std::string>> pending_owner(Exchange& x, std::string id) {
     const auto there =
         co_await x.core().records->get(x.loop(), key_of(kPendingKind, x.record.key, id));
-    co_return there.ok();
+    auto note = there.ok() ? read_note(*there) : std::nullopt;
+    if (!note) co_return std::nullopt;
+    co_return std::move(note->owner);
+}
+
+io::Task<bool> is_pending(Exchange& x, std::string id) {
+    co_return (co_await pending_owner(x, std::move(id))).has_value();
 }
 
 io::Task<bool> owns_pending(Exchange& x, std::string id) {
-    const auto there =
-        co_await x.core().records->get(x.loop(), key_of(kPendingKind, x.record.key, id));
-    const auto note = there.ok() ? read_note(*there) : std::nullopt;
-    co_return note && note->owner == x.core().process_id;
+    co_return co_await pending_owner(x, std::move(id)) == x.core().process_id;
 }
 
 io::Task<void> resume_pending(Core& core, io::Loop& loop, std::shared_ptr<const Settings> settings,
-                              ShardTools tools, std::vector<std::string>& ours) {
+                              ShardTools tools) {
+    if (core.records_shared) co_await renew_ours(core, loop, settings->options.job_lease);
     store::ListQuery query{.kind = kPendingKind, .tenant = {}, .parent = {}, .after = {}};
-    auto found = co_await core.records->list(loop, query);
-    if (!found.ok()) {
-        core.log.warn("unfinished work could not be read", {{"error", found.error().message}});
-        co_return;
-    }
-    const std::vector<std::string> before = std::exchange(ours, {});
-    // A page a look: what is taken up leaves the front of the list when it ends.
-    for (store::Record& record : *found) {
-        auto note = read_note(record);
-        if (!note) continue;
-        const std::int64_t now = loop.wall_now().seconds();
-        const bool mine = note->owner == core.process_id;
-        if (!mine && core.records_shared && note->alive_until > now) continue;
-        if (mine && !core.records_shared) continue;
-        if (!mine) ++note->tries;
-        ours.push_back(note->pending.tenant + "/" + note->pending.id);
-        note->owner = core.process_id;
-        note->alive_until = now + lease_seconds(settings->options);
-        const store::Key request = key_of(kRequestKind, note->pending.tenant, note->pending.id);
-        std::vector<store::Change> claim;
-        claim.push_back(replacing(std::move(record), *note));
-        // Lost to another process, or ended meanwhile.
-        if (!(co_await core.records->write(loop, std::move(claim))).ok() || mine) continue;
-        auto body = co_await core.records->get(loop, request);
-        note->pending.request = body.ok() ? std::move(body->body) : std::string();
-        note->pending.give_up =
-            !body.ok() || note->tries > kMostTries ||
-            (settings->keys && key_named(*settings, note->pending.tenant) == nullptr);
-        core.log.info("unfinished work of another process is taken up",
-                      {{"id", note->pending.id}, {"given_up", note->pending.give_up}});
-        start(core, settings, tools, note->pending);
-    }
-    for (const std::string& name : before) {
-        const auto job =
-            std::ranges::find(ours, name) == ours.end() ? core.jobs.find(name) : nullptr;
-        if (job == nullptr) continue;
-        const store::Key key{.kind = kPendingKind, .tenant = {}, .id = name};
-        // Still there: on another page, or another's now, and then the end is not ours to write.
-        const auto there = co_await core.records->get(loop, key);
-        if (!there.ok() && there.code() == Code::kNotFound) job->cancel();
+    query.limit = kPage;
+    for (;;) {
+        auto page = co_await core.records->list(loop, query);
+        if (!page.ok()) {
+            if (page.code() == Code::kNotFound) {
+                query.after.clear();  // the last one of the page before has ended: once more
+                continue;
+            }
+            core.log.warn("unfinished work could not be read", {{"error", page.error().message}});
+            co_return;
+        }
+        if (page->size() == kPage) query.after = page->back().key.id;
+        const bool last = page->size() < kPage;
+        for (store::Record& record : *page)
+            co_await take_up(core, loop, settings, tools, std::move(record));
+        if (last) co_return;
     }
 }
 

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,15 +31,17 @@ struct Pending {
 // Changes for a write of the caller's.
 void note_pending(const Exchange& x, const Pending& pending, std::vector<store::Change>& changes);
 void forget_pending(const Exchange& x, std::string_view id, std::vector<store::Change>& changes);
+// The process that runs it, or ran it when it died; none when it is not pending.
+io::Task<std::optional<std::string>> pending_owner(Exchange& x, std::string id);
 io::Task<bool> is_pending(Exchange& x, std::string id);
 // Whether this process may still end it: false when another has ended it or taken it over
 // meanwhile.
 io::Task<bool> owns_pending(Exchange& x, std::string id);
 
-// One look: renews what runs here, starts what others have left, stops what others have ended.
-// `ours` are the names of what ran here at the last look, and come back for the next.
+// One look: renews what runs here, stops what others have ended, starts what others have left. Two
+// operations of the store for each job that runs here.
 io::Task<void> resume_pending(Core& core, io::Loop& loop, std::shared_ptr<const Settings> settings,
-                              ShardTools tools, std::vector<std::string>& ours);
+                              ShardTools tools);
 // What begins a pending job again, by kind: in responses_endpoint.cc, batches.cc and
 // message_batches.cc. `x` is the job's exchange.
 io::Task<void> resume_response(Exchange& x, ShardTools tools, Pending pending,

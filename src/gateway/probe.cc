@@ -40,6 +40,10 @@ Probe::Probe(ops::Registry& registry)
                                    "Comments sent into silent streams.")),
       parse_errors_(registry.counter("nereid_gateway_parse_errors_total",
                                      "Bodies that are no valid request.")),
+      parts_not_written_(registry.counter(
+          "nereid_gateway_stream_parts_failed_total",
+          "Writes of a running response's stream, for other gateways, that failed (and are tried "
+          "again).")),
       in_flight_(
           registry.gauge("nereid_gateway_requests_in_flight", "Requests admitted and not ended.")),
       draining_(registry.gauge("nereid_gateway_draining", "1 while the gateway shuts down.")),

@@ -27,6 +27,7 @@ class Probe {
     void parse_error() { parse_errors_.add(); }
     void aborted() { aborts_.add(); }
     void slow_client() { slow_clients_.add(); }
+    void part_not_written() { parts_not_written_.add(); }
 
     // Before the text is rendered.
     void gauges(std::int64_t in_flight, bool draining, std::uint64_t access_lines_dropped);
@@ -45,6 +46,7 @@ class Probe {
     ops::Counter& aborts_;
     ops::Counter& keepalives_;
     ops::Counter& parse_errors_;
+    ops::Counter& parts_not_written_;
     ops::Gauge& in_flight_;
     ops::Gauge& draining_;
     ops::Gauge& access_lines_dropped_;

@@ -8,6 +8,8 @@
 #include "gateway/json_list.h"
 #include "gateway/pending.h"
 #include "gateway/stored_response.h"
+#include "gateway/stored_stream.h"
+#include "gateway/subtask.h"
 
 namespace nereid::gateway {
 namespace {
@@ -15,11 +17,13 @@ namespace {
 namespace responses = dialect::responses;
 using CreatePtr = std::shared_ptr<responses::Create>;
 
-constexpr std::size_t kMaxStoredEvents = 32u << 20;
-
 std::string status_of(const Json& response) {
     const Json* s = response.find("status");
     return s != nullptr && s->is_string() ? s->as_string() : std::string();
+}
+bool is_background(const Json& response) {
+    const Json* b = response.find("background");
+    return b != nullptr && *b == Json(true);
 }
 bool is_running(std::string_view status) { return status == "queued" || status == "in_progress"; }
 
@@ -39,7 +43,7 @@ class ResponsesForm final : public Form {
         // Nobody knows the name of what failed, but for the caller of a background response.
         if (answer_->failed() && !create_->background) co_return;
         if (create_->background && !co_await owns_pending(x_, meta_.id)) {
-            kept_ = true;  // by another gateway
+            kept_ = lost_ = true;  // by another gateway
             co_return;
         }
         const std::string object = answer_->result();
@@ -58,6 +62,8 @@ class ResponsesForm final : public Form {
         kept_ = true;
     }
     bool kept() const { return kept_; }
+    // Another process has taken the response over, or ended it.
+    bool lost() const { return lost_; }
 
   private:
     std::unique_ptr<responses::Answer> make() {
@@ -84,13 +90,16 @@ class ResponsesForm final : public Form {
     dialect::Seal seal_;
     responses::Answer* answer_ = nullptr;  // owned by the responder
     bool kept_ = false;
+    bool lost_ = false;
 };
 
-io::Task<void> run(Exchange& x, ShardTools tools, CreatePtr create, responses::ResponseMeta meta) {
+// False: a background response that was not ours to end any more.
+io::Task<bool> run(Exchange& x, ShardTools tools, CreatePtr create, responses::ResponseMeta meta) {
     const std::string id = meta.id;
     ResponsesForm form(x, create, meta);
     co_await run_request(x, tools, std::move(create->request), form);
-    if (!create->background || form.kept() || !co_await owns_pending(x, id)) co_return;
+    if (!create->background || form.kept()) co_return !form.lost();
+    if (!co_await owns_pending(x, id)) co_return false;
     // It ended before its answer did: refused, or cancelled.
     const bool cancelled = x.reply().disconnected();
     std::vector<store::Change> changes(1);
@@ -100,22 +109,20 @@ io::Task<void> run(Exchange& x, ShardTools tools, CreatePtr create, responses::R
     changes[0].record = response_record(x, id, object, *create);
     forget_pending(x, id, changes);
     (void)co_await x.core().records->write(x.loop(), std::move(changes));
-}
-
-// The stream of a background response, for those who come when it has ended.
-io::Task<void> keep_events(Exchange& x, std::string id, std::shared_ptr<Recording> recording) {
-    const Recording::View all = recording->from(0);
-    if (!all.head.streamed || all.bytes.size() > kMaxStoredEvents) co_return;
-    store::Record r{.key = response_key(x, kEventsKind, id), .body = all.bytes};
-    r.expires = expiry(x);
-    (void)co_await x.core().records->put(x.loop(), std::move(r));
+    co_return true;
 }
 
 io::Task<void> run_recorded(Exchange& x, ShardTools tools, CreatePtr create,
                             responses::ResponseMeta meta,
                             std::shared_ptr<std::shared_ptr<Recording>> recording) {
-    co_await run(x, tools, create, meta);
-    co_await keep_events(x, meta.id, *recording);
+    StoredStream stream(x, meta.id, *recording);
+    bool ours = false;
+    {
+        Subtask parts;
+        if (x.core().records_shared) parts.start(stream.keep_parts());
+        ours = co_await run(x, tools, create, meta);
+    }
+    co_await stream.close(ours);
 }
 
 io::Task<void> start_background(Exchange& x, ShardTools tools, CreatePtr create,
@@ -140,7 +147,7 @@ io::Task<void> start_background(Exchange& x, ShardTools tools, CreatePtr create,
         },
         [&core, name] { core.jobs.remove(name); });
     *recording = job->recording();
-    core.jobs.add(name, job);
+    core.jobs.add(name, job, true);
     x.record.model = meta.model;
     if (!stream) co_return co_await x.send_json(200, queued);
     co_await follow(x, job);
@@ -198,7 +205,9 @@ io::Task<void> serve_get(Exchange& x, std::string id) {
     if (is_running(status)) {
         if (job == nullptr && !co_await is_pending(x, id)) {
             end_as(stored->response, "failed");
-        } else if (job != nullptr) {
+        } else if (job == nullptr) {
+            if (co_await streams_elsewhere(x, id)) stored->response.set("status", "in_progress");
+        } else {
             const Recording::View view = job->recording()->from(0);
             stored->response.set("status", view.bytes.empty() ? "queued" : "in_progress");
         }
@@ -218,28 +227,18 @@ io::Task<void> serve_replay(Exchange& x, std::string id) {
         ++skip;  // numbers begin with 0
     }
     x.record.stream = true;
-    if (const auto job = x.core().jobs.find(job_name(x, id)))
-        co_return co_await follow(x, job, skip);
-    auto stored = co_await load_response(x, id, {});
-    if (!stored.ok()) co_return co_await x.fail(std::move(stored.error()));
-    auto events = co_await x.core().records->get(x.loop(), response_key(x, kEventsKind, id));
-    if (!events.ok() && co_await is_pending(x, id)) {
-        co_return co_await x.fail({Code::kConflict,
-                                   "The response runs at another gateway: its stream can be read "
-                                   "there, or here when it has ended.",
-                                   "stream"});
+    std::shared_ptr<Job> job = x.core().jobs.find(job_name(x, id));
+    if (job == nullptr) {
+        auto stored = co_await load_response(x, id, {});
+        if (!stored.ok()) co_return co_await x.fail(std::move(stored.error()));
+        if (!is_background(stored->response)) {
+            co_return co_await x.fail(
+                {Code::kInvalidArgument,
+                 "Only the streams of background responses can be read again.", "stream"});
+        }
+        co_await run_until_gone(x, follow_stored(x, id, skip, job));
     }
-    if (!events.ok()) {
-        co_return co_await x.fail({Code::kInvalidArgument,
-                                   "Only the streams of background responses can be read again.",
-                                   "stream"});
-    }
-    io::Headers headers = x.headers("text/event-stream; charset=utf-8");
-    headers.add("cache-control", "no-cache");
-    x.record.status = 200;
-    auto sent = co_await x.reply().start(200, headers, FrameSkipper(skip).take(events->body));
-    if (sent.ok()) sent = co_await x.reply().finish();
-    if (!sent.ok()) x.write_failed(sent.error());
+    if (job != nullptr) co_await follow(x, job, skip);
 }
 
 // Compaction: the model writes a summary, which only we can read again.
@@ -313,8 +312,7 @@ io::Task<void> serve_delete(Exchange& x, std::string id) {
     std::vector<store::Change> changes(2);
     changes[0] = {.op = store::Change::Op::kRemove,
                   .record = {.key = response_key(x, kResponseKind, id)}};
-    changes[1] = {.op = store::Change::Op::kRemove,
-                  .record = {.key = response_key(x, kEventsKind, id)}};
+    changes[1] = {.op = store::Change::Op::kRemove, .record = {.key = stored_stream_key(x, id)}};
     forget_pending(x, id, changes);
     auto removed = co_await x.core().records->write(x.loop(), std::move(changes));
     if (!removed.ok()) co_return co_await x.fail(std::move(removed.error()));
@@ -352,7 +350,7 @@ io::Task<void> serve_response(Exchange& x, ShardTools, std::string id) {
 io::Task<void> serve_response_cancel(Exchange& x, ShardTools, std::string id) {
     auto stored = co_await load_response(x, id, {});
     if (!stored.ok()) co_return co_await x.fail(std::move(stored.error()));
-    if (const Json* b = stored->response.find("background"); b == nullptr || *b != Json(true)) {
+    if (!is_background(stored->response)) {
         co_return co_await x.fail(
             {Code::kInvalidArgument, "Only background responses can be cancelled."});
     }

@@ -124,9 +124,8 @@ io::Task<void> GatewayShard::watch_pending() {
     for (Duration waited{0}; waited < kWaitForModels && !ready(); waited += kLookAgain)
         co_await loop_.sleep_for(kLookAgain);
     const ShardTools tools{models_, prng_, jobs_, network_, dispatch_};
-    std::vector<std::string> ours;
     for (;;) {
-        co_await resume_pending(core_, loop_, settings_, tools, ours);
+        co_await resume_pending(core_, loop_, settings_, tools);
         if (!core_.records_shared) co_return;
         co_await loop_.sleep_for(settings_->options.job_lease / 3);
     }

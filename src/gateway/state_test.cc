@@ -7,6 +7,7 @@
 #include "gateway/json_list.h"
 #include "gateway/multipart.h"
 #include "gateway/recording.h"
+#include "store/records.h"
 
 namespace nereid::gateway {
 namespace {
@@ -142,6 +143,194 @@ TEST_F(StateTest, DestroyingTheGatewayEndsJobs) {
     gateway.reset();
     loop.settle();
     EXPECT_EQ(worker.open_sessions(), 0);
+}
+
+// A database in memory whose writes of running streams can be made to fail.
+class FailingDatabase final : public store::Database {
+  public:
+    explicit FailingDatabase(std::unique_ptr<store::Database> inner) : inner_(std::move(inner)) {}
+    Result<void> write(const std::vector<store::Change>& changes) override {
+        const bool part = std::ranges::any_of(changes, [](const store::Change& c) {
+            return c.op == store::Change::Op::kPut && c.record.key.kind == "response_part";
+        });
+        if (!part || failures == 0) return inner_->write(changes);
+        --failures;
+        if (fails_after_writing) TRY_VOID(inner_->write(changes));
+        return err(Code::kUnavailable, "the connection broke");
+    }
+    Result<store::Record> get(const store::Key& key, std::int64_t now) override {
+        return inner_->get(key, now);
+    }
+    Result<std::vector<store::Record>> list(const store::ListQuery& q, std::int64_t now) override {
+        return inner_->list(q, now);
+    }
+    Result<std::uint64_t> expire(std::int64_t now, std::uint32_t limit) override {
+        return inner_->expire(now, limit);
+    }
+    std::size_t parts() {
+        const store::ListQuery all{
+            .kind = "response_part", .tenant = {}, .parent = {}, .after = {}};
+        return inner_->list(all, 0)->size();
+    }
+    int failures = 0;
+    bool fails_after_writing = false;
+
+  private:
+    std::unique_ptr<store::Database> inner_;
+};
+
+// Two gateways on one database. The first runs what is asked of it; the second has its own engine.
+class TwoGateways : public StateTest {
+  protected:
+    TwoGateways() {
+        auto made = std::make_unique<FailingDatabase>(*store::open_sqlite(":memory:"));
+        database = made.get();
+        records_ = std::make_shared<store::Records>(std::move(made), loop);
+        state_ = {.records = records_, .shared = true, .process_id = "one"};
+        start();
+        state_.process_id = "two";
+        second = make(net2_, worker2);
+        loop.settle();
+    }
+    ~TwoGateways() override { second.reset(); }
+
+    std::unique_ptr<Client> there(std::string_view method, std::string_view path) {
+        auto c = std::make_unique<Client>(net2_);
+        c->request(method, path, {}, {});
+        loop.settle();
+        return c;
+    }
+    std::string background() {
+        return id_of(*post("/v1/responses", R"({"model":"m","input":"hi","background":true})"));
+    }
+    std::string status_there(const std::string& id) {
+        return at(there("GET", "/v1/responses/" + id)->json(), "status").as_string();
+    }
+
+    FailingDatabase* database = nullptr;
+    FakeWorker worker2;
+    std::unique_ptr<Gateway> second;
+
+  private:
+    std::shared_ptr<store::Records> records_;
+    io::TestNetwork net2_{loop};
+};
+
+TEST_F(TwoGateways, ARunningStreamIsFollowedAtTheOther) {
+    const std::string id = background();
+    EXPECT_EQ(status_there(id), "queued");
+    auto early = there("GET", "/v1/responses/" + id + "?stream=true");
+    loop.advance(1s);
+    EXPECT_EQ(early->raw, "");
+    worker.say(0, "a");
+    loop.advance(1s);
+    EXPECT_THAT(early->body(), HasSubstr("\"delta\":\"a\""));
+    EXPECT_EQ(status_there(id), "in_progress");
+    auto late = there("GET", "/v1/responses/" + id + "?stream=true&starting_after=1");
+    EXPECT_THAT(late->body(), HasSubstr("\"sequence_number\":2,"));
+    EXPECT_THAT(late->body(), Not(HasSubstr("\"sequence_number\":1,")));
+    auto here = get("/v1/responses/" + id + "?stream=true");
+    auto left = there("GET", "/v1/responses/" + id + "?stream=true");
+    left->hang_up();
+    worker.say(0, "b");
+    loop.advance(1s);
+    EXPECT_EQ(database->parts(), 2u);
+    answer(0, "c");
+    loop.advance(1s);
+    EXPECT_TRUE(early->last_chunk_seen());
+    EXPECT_TRUE(late->last_chunk_seen());
+    EXPECT_EQ(early->body(), here->body());
+    EXPECT_TRUE(here->body().ends_with(late->body()));
+    EXPECT_EQ(database->parts(), 0u);
+    EXPECT_EQ(there("GET", "/v1/responses/" + id + "?stream=true")->body(), here->body());
+    EXPECT_TRUE(worker2.jobs.empty());
+}
+
+TEST_F(TwoGateways, APartThatCannotBeWrittenIsTriedAgainAsItIs) {
+    for (const bool after : {false, true}) {
+        const std::size_t job = worker.jobs.size();
+        database->fails_after_writing = after;
+        database->failures = 3;
+        const std::string id = background();
+        auto follower = there("GET", "/v1/responses/" + id + "?stream=true");
+        for (const char* text : {"a", "b", "c", "d", "e"}) {
+            worker.say(job, text);
+            loop.advance(400ms);
+        }
+        answer(job, "f");
+        loop.advance(1s);
+        EXPECT_EQ(follower->body(), get("/v1/responses/" + id + "?stream=true")->body());
+        EXPECT_EQ(database->parts(), 0u);
+    }
+    EXPECT_EQ(metric("nereid_gateway_stream_parts_failed_total"), 6);
+}
+
+TEST_F(TwoGateways, FollowersOfWhatEndsWithoutAStreamAreTold) {
+    // Cancelled at the other gateway: there is no whole stream to come.
+    const std::string id = background();
+    worker.say(0, "a");
+    loop.advance(1s);
+    auto follower = there("GET", "/v1/responses/" + id + "?stream=true");
+    EXPECT_FALSE(follower->body().empty());
+    there("POST", "/v1/responses/" + id + "/cancel");
+    loop.advance(5s);
+    EXPECT_TRUE(follower->closed);
+    EXPECT_FALSE(follower->last_chunk_seen());
+    EXPECT_EQ(status_there(id), "cancelled");
+    auto none = there("GET", "/v1/responses/" + id + "?stream=true");
+    loop.advance(5s);
+    EXPECT_EQ(none->status(), 400);
+    EXPECT_THAT(none->body(), HasSubstr("no stream"));
+    // The one that ran it hears of it when it renews its lease, and takes its parts away.
+    loop.advance(60s);
+    EXPECT_EQ(worker.aborts, 1);
+    EXPECT_EQ(database->parts(), 0u);
+    // A response that was not in the background.
+    auto plain = post("/v1/responses", R"({"model":"m","input":"hi"})");
+    answer(1, "ok");
+    EXPECT_EQ(there("GET", "/v1/responses/" + id_of(*plain) + "?stream=true")->status(), 400);
+}
+
+TEST_F(TwoGateways, ATakeOverCutsFollowersAndIsANewStream) {
+    const std::string id = background();
+    worker.say(0, "old");
+    loop.advance(1s);
+    auto follower = there("GET", "/v1/responses/" + id + "?stream=true");
+    EXPECT_THAT(follower->body(), HasSubstr("old"));
+    EXPECT_EQ(database->parts(), 1u);
+    gateway.reset();
+    loop.advance(90s);
+    ASSERT_EQ(worker2.jobs.size(), 1u);
+    EXPECT_TRUE(follower->closed);
+    EXPECT_FALSE(follower->last_chunk_seen());
+    auto again = there("GET", "/v1/responses/" + id + "?stream=true");
+    worker2.say(0, "new");
+    worker2.finish(0);
+    loop.advance(1s);
+    EXPECT_TRUE(again->last_chunk_seen());
+    EXPECT_THAT(again->body(), HasSubstr("new"));
+    EXPECT_THAT(again->body(), Not(HasSubstr("old")));
+    EXPECT_EQ(database->parts(), 0u);
+}
+
+// More than a page of the list.
+TEST_F(TwoGateways, AllThatADeadProcessHasLeftIsTakenUp) {
+    constexpr int kNotes = 250;
+    std::vector<store::Change> changes(kNotes);
+    for (int i = 0; i < kNotes; ++i) {
+        changes[static_cast<std::size_t>(i)].record = {
+            .key = {.kind = "pending", .tenant = {}, .id = fmt::format("/resp_{}", i)},
+            .body = fmt::format(
+                R"({{"kind":"response","id":"resp_{}","tenant":"","owner":"dead","alive_until":0,"tries":1}})",
+                i)};
+    }
+    ASSERT_TRUE(database->write(changes).ok());
+    loop.advance(60s);
+    store::ListQuery all{.kind = "pending", .tenant = {}, .parent = {}, .after = {}};
+    all.limit = kNotes;
+    const auto notes = database->list(all, 0);
+    ASSERT_EQ(notes->size(), static_cast<std::size_t>(kNotes));
+    for (const store::Record& note : *notes) EXPECT_THAT(note.body, Not(HasSubstr("dead")));
 }
 
 TEST_F(StateTest, OneTenantSeesNothingOfAnother) {

@@ -11,7 +11,6 @@
 namespace nereid::gateway {
 
 inline constexpr char kResponseKind[] = "response";
-inline constexpr char kEventsKind[] = "response_events";
 inline constexpr char kConversationKind[] = "conversation";
 inline constexpr char kItemKind[] = "conversation_item";
 

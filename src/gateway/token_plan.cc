@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/hash.h"
+#include "model/images.h"
 #include "text/grammar.h"
 #include "text/parser.h"
 
@@ -23,26 +24,9 @@ std::unexpected<Error> lacking(std::string_view field) {
 
 Result<void> check_images(const Request& r, const model::EngineInfo& info) {
     if (info.images) return {};
-    for (std::size_t i = 0; i < r.messages.size(); ++i) {
-        for (const model::Part& part : r.messages[i].parts) {
-            if (std::holds_alternative<model::ImagePart>(part))
-                return err(Code::kUnsupported, "This model does not take images.",
-                           fmt::format("messages[{}].content", i));
-        }
-    }
-    return {};
-}
-
-// The images of a chat, in order.
-std::vector<std::string> images_of(const Request& r) {
-    std::vector<std::string> out;
-    for (const model::Message& message : r.messages) {
-        for (const model::Part& part : message.parts) {
-            if (const auto* image = std::get_if<model::ImagePart>(&part))
-                out.push_back(image->bytes);
-        }
-    }
-    return out;
+    const auto images = model::images_of(r);
+    if (images.empty()) return {};
+    return err(Code::kUnsupported, "This model does not take images.", images[0]->path);
 }
 
 Result<void> check_sampling(const Request& r, const model::EngineInfo& info) {
@@ -364,7 +348,7 @@ Result<TokenPlan> plan_tokens(model::Request& request, const PlanInput& in) {
     if (chat && request.drop_oldest_turns) {
         TRY(plan.dropped_messages, drop_turns(request, in, prompts));
     }
-    common.image_bytes = images_of(request);
+    for (const auto* image : model::images_of(request)) common.image_bytes.push_back(image->bytes);
     // Where in the prompt they stand is the engine's to know: all of its blocks are named by them.
     for (const std::string& bytes : common.image_bytes) {
         common.images.push_back(

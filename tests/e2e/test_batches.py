@@ -80,13 +80,17 @@ def test_batch_is_cancelled(scripted):
 def test_message_batch(scripted):
     claude = scripted.anthropic()
     params = {"model": "scripted", "max_tokens": 50, "messages": [{"role": "user", "content": "say-hi"}]}
+    search = {**params, "max_tokens": 500, "messages": [{"role": "user", "content": "search-over-lines"}],
+              "tools": [{"name": "tool_search", "input_schema": {"type": "object"}}]}
     batch = claude.messages.batches.create(requests=[{"custom_id": "a", "params": params},
-                                                     {"custom_id": "b", "params": {**params, "model": "nope"}}])
-    assert batch.processing_status == "in_progress" and batch.request_counts.processing == 2
+                                                     {"custom_id": "b", "params": {**params, "model": "nope"}},
+                                                     {"custom_id": "c", "params": search}])
+    assert batch.processing_status == "in_progress" and batch.request_counts.processing == 3
     done = wait_for(lambda: (b := claude.messages.batches.retrieve(batch.id)).processing_status == "ended" and b, 30, "batch")
-    assert (done.request_counts.succeeded, done.request_counts.errored) == (1, 1)
+    assert (done.request_counts.succeeded, done.request_counts.errored) == (2, 1)
     results = {r.custom_id: r.result for r in claude.messages.batches.results(batch.id)}
     assert results["a"].message.content[0].text == "Hi there, friend."
+    assert results["c"].message.content[0].input == {"query": "herons"}    # one line of the results, though the model wrote four
     assert results["b"].type == "errored" and results["b"].error.error.type == "not_found_error"
     assert batch.id in [b.id for b in claude.messages.batches.list()]
     claude.messages.batches.delete(batch.id)

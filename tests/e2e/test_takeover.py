@@ -1,5 +1,5 @@
-"""Several gateways on one PostgreSQL: what one that is killed has left in the background, another takes over when its lease is
-out, and not before. A real PostgreSQL (tests/postgres.sh)."""
+"""Several gateways on one PostgreSQL: each follows what another runs in the background; what one that is killed has left,
+another takes over when its lease is out, and not before. A real PostgreSQL (tests/postgres.sh)."""
 
 import json
 import pathlib
@@ -52,8 +52,13 @@ def test_background_work_of_a_killed_gateway_is_taken_over(postgres):
         wait_for(lambda: lease_of(postgres) >= begun + 4, 30, "renewals")
         assert there.retrieve(running.id).status in ("queued", "in_progress") and TAKEN not in second.log()
 
-        status, _, raw = second.request("GET", f"/v1/responses/{running.id}?stream=true")
-        assert status == 409 and "another gateway" in json.loads(raw)["error"]["message"], raw
+        # Its stream is given there too, while it runs and to its end.
+        live = there.retrieve(running.id, stream=True, starting_after=2)
+        assert [event.sequence_number for event, _ in zip(live, range(12), strict=False)] == list(range(3, 15))
+        live.close()
+        assert there.retrieve(running.id).status == "in_progress"
+        whole = here.create(model="scripted", input="say-slowly", background=True)
+        assert list(there.retrieve(whole.id, stream=True)) == list(here.retrieve(whole.id, stream=True))
 
         # Cancelled at the other: it stays so, and the first stops computing.
         elsewhere = here.create(model="scripted", input="say-forever", background=True)

@@ -208,6 +208,25 @@ TEST_F(ResponsesTest, NamespaceAndCustomTools_A77_A78_A79_A102) {
         R"({"id":"fc_1_1","type":"function_call","status":"completed","call_id":"l","name":"f","namespace":"ns","arguments":"{}"})");
 }
 
+// What a model writes over several lines stays in one frame (found by responses_fuzz).
+TEST_F(ResponsesTest, SearchArgumentsOverSeveralLinesStayInOneFrame) {
+    auto create = parse(
+        R"({"model":"m","input":"x","tools":[{"type":"tool_search","execution":"client","parameters":{}}]})");
+    ASSERT_TRUE(create.ok()) << create.error().message;
+    const std::vector<model::Event> events{
+        model::Start{},
+        model::ToolCallDelta{.choice = 0,
+                             .index = 0,
+                             .id = "k",
+                             .name = "tool_search",
+                             .arguments = "{\n\n\"q\":\r\n \"a\\nb\"}"},
+        model::ChoiceEnd{.reason = model::FinishReason::kToolCalls}, model::Done{}};
+    const Json response = final_of(stream_of(events, *create));
+    EXPECT_EQ(
+        response.find("output")->dump(),
+        R"([{"id":"tsc_1_0","type":"tool_search_call","status":"completed","call_id":"k","execution":"client","arguments":{"q":"a\nb"}}])");
+}
+
 TEST_F(ResponsesTest, ItemsBecomeMessages) {
     const auto m = messages(
         R"([{"role":"user","content":"q"},

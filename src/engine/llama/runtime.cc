@@ -9,6 +9,7 @@
 #include <limits>
 #include <map>
 #include <mutex>
+#include <stdexcept>
 #include <string_view>
 
 #include <ggml-backend.h>
@@ -97,14 +98,14 @@ class BlocksReader final : public llama_io_read_i {
           frame_(state_frame(geometry, blocks.back().first_token + blocks.back().tokens)) {}
 
     void read(void* to, std::size_t size) override {
-        CHECK(size <= frame_.size() - at_);
+        if (size > frame_.size() - at_) throw std::runtime_error("the state's frame is shorter");
         std::memcpy(to, frame_.data() + at_, size);
         at_ += size;
     }
     // Tensors come in the order of the geometry, each from its first row to its last.
     void read_tensor(ggml_tensor* tensor, std::size_t offset, std::size_t size) override {
         while (size > 0) {
-            CHECK(tensor_ < tensors_.size());
+            if (tensor_ == tensors_.size()) throw std::runtime_error("the state has more tensors");
             const BlockView& b = blocks_[block_];
             const std::uint64_t row_bytes = tensors_[tensor_].row_bytes;
             const auto rows =
