@@ -232,10 +232,13 @@ TEST_F(TwoGateways, ARunningStreamIsFollowedAtTheOther) {
     auto here = get("/v1/responses/" + id + "?stream=true");
     auto left = there("GET", "/v1/responses/" + id + "?stream=true");
     left->hang_up();
-    worker.say(0, "b");
-    loop.advance(1s);
-    EXPECT_EQ(database->parts(), 2u);
-    answer(0, "c");
+    for (const char* text : {"b", "c", "d"}) {
+        worker.say(0, text);
+        loop.advance(1s);
+        EXPECT_THAT(early->body(), HasSubstr(fmt::format("\"delta\":\"{}\"", text)));
+    }
+    EXPECT_EQ(database->parts(), 4u);
+    answer(0, "e");
     loop.advance(1s);
     EXPECT_TRUE(early->last_chunk_seen());
     EXPECT_TRUE(late->last_chunk_seen());
