@@ -72,6 +72,25 @@ def test_encrypted_reasoning_makes_store_false_work(oai):
         oai.responses.retrieve(answer.id)    # store: false
 
 
+def test_thoughts_as_a_summary(oai, scripted):
+    """Where one is asked for, it is the model's own words; and its turn is history like any other."""
+    asked = {"reasoning": {"summary": "auto"}}
+    events = scripted.events("/v1/responses", {"model": "scripted", "input": "think-first", **asked})
+    final = check_stream(events)
+    thought = final["output"][0]
+    assert (thought["summary"], thought["content"]) == ([{"type": "summary_text", "text": "Six times seven."}], [])
+    assert final["reasoning"]["summary"] == "auto"
+    assert "".join(d["delta"] for n, d in events if n == "response.reasoning_summary_text.delta") == "Six times seven."
+    assert not any(n.startswith("response.reasoning_text") for n, _ in events)
+    with oai.responses.stream(model="scripted", input="think-first", **asked) as stream:
+        assert stream.get_final_response().output[0].summary[0].text == "Six times seven."
+    kept = [create(oai, "think-first", **options) for options in (asked, {})]
+    history = [[{"role": "user", "content": "think-first"}, *[i.model_dump() for i in k.output], {"role": "user", "content": "more"}] for k in kept]
+    assert len({oai.responses.input_tokens.count(model="scripted", input=h).input_tokens for h in history}) == 1
+    with pytest.raises(openai.BadRequestError, match="reasoning.summary"):
+        create(oai, "think-first", reasoning={"summary": "short"})
+
+
 def test_custom_tool(oai, scripted):
     """A77, A79: text in, text out; and back again."""
     answer = create(oai, "patch-please", tools=[PATCH])
@@ -84,6 +103,15 @@ def test_custom_tool(oai, scripted):
     history = [{"role": "user", "content": "patch-please"}, call.model_dump(),
                {"type": "custom_tool_call_output", "call_id": call.call_id, "output": [{"type": "input_text", "text": "done"}]}]
     assert create(oai, history, tools=[PATCH]).output_text == "DONE OK"
+
+
+def test_search_tool(oai, scripted):
+    """What the model writes over several lines is one frame."""
+    tools = [{"type": "tool_search", "execution": "client", "description": "Finds tools.", "parameters": {"type": "object"}}]
+    events = scripted.events("/v1/responses", {"model": "scripted", "input": "search-over-lines", "tools": tools})
+    call = events[-1][1]["response"]["output"][0]
+    assert call["type"] == "tool_search_call" and call["arguments"] == {"query": "herons"}
+    assert [d["item"] for n, d in events if n == "response.output_item.done"] == [call]
 
 
 def test_namespace_tool(oai):

@@ -67,6 +67,31 @@ void write_response(JsonWriter& w, const ResponseMeta& meta, const Json& setting
     w.end_object();
 }
 
+// How the text of an item is said: its part's type, the frames that tell of it, its place in them.
+struct PartForm {
+    std::string_view type, added, delta, done, part_done, index;
+    bool has_logprobs = false;
+};
+constexpr PartForm kOutputText{.type = "output_text",
+                               .added = "response.content_part.added",
+                               .delta = "response.output_text.delta",
+                               .done = "response.output_text.done",
+                               .part_done = "response.content_part.done",
+                               .index = "content_index",
+                               .has_logprobs = true};
+constexpr PartForm kReasoningText{.type = "reasoning_text",
+                                  .added = "response.content_part.added",
+                                  .delta = "response.reasoning_text.delta",
+                                  .done = "response.reasoning_text.done",
+                                  .part_done = "response.content_part.done",
+                                  .index = "content_index"};
+constexpr PartForm kSummaryText{.type = "summary_text",
+                                .added = "response.reasoning_summary_part.added",
+                                .delta = "response.reasoning_summary_text.delta",
+                                .done = "response.reasoning_summary_text.done",
+                                .part_done = "response.reasoning_summary_part.done",
+                                .index = "summary_index"};
+
 // One output item: what it is, and how far it has come.
 struct Item {
     std::string id;
@@ -207,10 +232,11 @@ class AnswerImpl final : public Answer, private SegmentSink {
             write_item(w, s, "in_progress", false);
         });
         if (s.kind == SegmentKind::kCall) return;
-        frame("response.content_part.added", [&](JsonWriter& w) {
-            place(w);
+        const PartForm& form = form_of(s.kind);
+        frame(form.added, [&](JsonWriter& w) {
+            place(w, form);
             w.key("part");
-            write_part(w, s.kind, {}, nullptr);
+            write_part(w, form, {}, nullptr);
         });
     }
 
@@ -222,24 +248,20 @@ class AnswerImpl final : public Answer, private SegmentSink {
             return custom_input(text);
         }
         if (out_ == nullptr || item_.search()) return;
-        switch (s.kind) {
-            case SegmentKind::kText:
-                return frame("response.output_text.delta", [&](JsonWriter& w) {
-                    place(w);
-                    w.member("delta", piece).key("logprobs");
-                    chat::write_chat_logprobs(w, logprobs);
-                });
-            case SegmentKind::kReasoning:
-                return frame("response.reasoning_text.delta", [&](JsonWriter& w) {
-                    place(w);
-                    w.member("delta", piece);
-                });
-            case SegmentKind::kCall:
-                return frame("response.function_call_arguments.delta", [&](JsonWriter& w) {
-                    place_item(w);
-                    w.member("delta", piece);
-                });
+        if (s.kind == SegmentKind::kCall) {
+            return frame("response.function_call_arguments.delta", [&](JsonWriter& w) {
+                place_item(w);
+                w.member("delta", piece);
+            });
         }
+        const PartForm& form = form_of(s.kind);
+        frame(form.delta, [&](JsonWriter& w) {
+            place(w, form);
+            w.member("delta", piece);
+            if (!form.has_logprobs) return;
+            w.key("logprobs");
+            chat::write_chat_logprobs(w, logprobs);
+        });
     }
 
     void custom_input(const std::string& text) {
@@ -271,19 +293,18 @@ class AnswerImpl final : public Answer, private SegmentSink {
         if (s.kind == SegmentKind::kCall) {
             if (!item_.search()) say_call_done(s);
         } else {
-            const bool text = s.kind == SegmentKind::kText;
-            frame(text ? "response.output_text.done" : "response.reasoning_text.done",
-                  [&](JsonWriter& w) {
-                      place(w);
-                      w.member("text", s.text);
-                      if (!text) return;
-                      w.key("logprobs");
-                      chat::write_chat_logprobs(w, s.logprobs);
-                  });
-            frame("response.content_part.done", [&](JsonWriter& w) {
-                place(w);
+            const PartForm& form = form_of(s.kind);
+            frame(form.done, [&](JsonWriter& w) {
+                place(w, form);
+                w.member("text", s.text);
+                if (!form.has_logprobs) return;
+                w.key("logprobs");
+                chat::write_chat_logprobs(w, s.logprobs);
+            });
+            frame(form.part_done, [&](JsonWriter& w) {
+                place(w, form);
                 w.key("part");
-                write_part(w, s.kind, s.text, &s.logprobs);
+                write_part(w, form, s.text, &s.logprobs);
             });
         }
         frame("response.output_item.done", [&](JsonWriter& w) {
@@ -305,17 +326,18 @@ class AnswerImpl final : public Answer, private SegmentSink {
               });
     }
 
-    void write_part(JsonWriter& w, SegmentKind kind, std::string_view text,
-                    const std::vector<model::TokenLogprob>* logprobs) const {
-        w.begin_object();
-        if (kind == SegmentKind::kReasoning) {
-            w.member("type", "reasoning_text").member("text", text).end_object();
-            return;
+    const PartForm& form_of(SegmentKind kind) const {
+        if (kind == SegmentKind::kText) return kOutputText;
+        return create_.summary ? kSummaryText : kReasoningText;
+    }
+    static void write_part(JsonWriter& w, const PartForm& form, std::string_view text,
+                           const std::vector<model::TokenLogprob>* logprobs) {
+        w.begin_object().member("type", form.type).member("text", text);
+        if (form.has_logprobs) {
+            w.key("annotations").begin_array().end_array().key("logprobs");
+            chat::write_chat_logprobs(
+                w, logprobs == nullptr ? std::vector<model::TokenLogprob>() : *logprobs);
         }
-        w.member("type", "output_text").member("text", text);
-        w.key("annotations").begin_array().end_array().key("logprobs");
-        chat::write_chat_logprobs(
-            w, logprobs == nullptr ? std::vector<model::TokenLogprob>() : *logprobs);
         w.end_object();
     }
 
@@ -323,10 +345,14 @@ class AnswerImpl final : public Answer, private SegmentSink {
         w.begin_object().member("id", item_.id);
         switch (s.kind) {
             case SegmentKind::kReasoning:
-                w.member("type", "reasoning").key("summary").begin_array().end_array();
-                w.key("content").begin_array();
-                if (whole) write_part(w, s.kind, s.text, nullptr);
-                w.end_array().key("encrypted_content");
+                w.member("type", "reasoning");
+                for (const bool summary : {true, false}) {
+                    w.key(summary ? "summary" : "content").begin_array();
+                    if (whole && summary == create_.summary)
+                        write_part(w, form_of(s.kind), s.text, nullptr);
+                    w.end_array();
+                }
+                w.key("encrypted_content");
                 if (whole && create_.include_encrypted)
                     w.value(seal_.hide(s.text));
                 else
@@ -335,7 +361,7 @@ class AnswerImpl final : public Answer, private SegmentSink {
             case SegmentKind::kText:
                 w.member("type", "message").member("status", status);
                 w.member("role", "assistant").key("content").begin_array();
-                if (whole) write_part(w, s.kind, s.text, &s.logprobs);
+                if (whole) write_part(w, form_of(s.kind), s.text, &s.logprobs);
                 w.end_array();
                 break;
             case SegmentKind::kCall:
@@ -368,9 +394,9 @@ class AnswerImpl final : public Answer, private SegmentSink {
         w.member("item_id", item_.id);
         w.member("output_index", static_cast<std::uint64_t>(output_.size()));
     }
-    void place(JsonWriter& w) const {
+    void place(JsonWriter& w, const PartForm& form) const {
         place_item(w);
-        w.member("content_index", 0);
+        w.member(form.index, 0);
     }
 
     template <class Fill>

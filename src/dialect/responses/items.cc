@@ -222,12 +222,14 @@ Result<void> MessageBuilder::message(const Json& item, const std::string& path) 
 }
 
 // Our own sealed text first; a blob of somebody else's says nothing, then the open content counts.
+// A summary is ours, and all the thoughts, where it stands alone.
 Result<void> MessageBuilder::reasoning(const Json& item) {
     if (!assistant_.parts.empty() || !assistant_.tool_calls.empty()) flush();
     std::optional<std::string> text;
-    if (const Json* blob = given(item, "encrypted_content"); blob != nullptr && blob->is_string())
-        text = seal_.open(blob->as_string(), {});
+    const Json* blob = given(item, "encrypted_content");
+    if (blob != nullptr && blob->is_string()) text = seal_.open(blob->as_string(), {});
     if (!text) text = joined_text(given(item, "content"));
+    if (text->empty() && blob == nullptr) text = joined_text(given(item, "summary"));
     assistant_.reasoning += *text;
     return {};
 }

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <span>
 
 #include "dialect/chat/parse_parts.h"
@@ -93,6 +94,12 @@ Result<void> reasoning(const Json& v, Context& c) {
     TRY(c.request.reasoning_effort, optional_string(v, "effort", "reasoning"));
     if (c.request.reasoning_effort.size() > 32)
         return bad_value("reasoning.effort", "it is longer than 32 bytes.");
+    TRY(const std::string summary, optional_string(v, "summary", "reasoning"));
+    constexpr std::array<std::string_view, 5> kSummaries{"", "none", "auto", "concise", "detailed"};
+    const auto known = std::ranges::find(kSummaries, summary);
+    if (known == kSummaries.end())
+        return bad_value("reasoning.summary", "it is none of auto, concise, detailed, none.");
+    c.create.summary = known - kSummaries.begin() > 1;
     return {};
 }
 Result<void> store(const Json& v, Context& c) {

@@ -52,6 +52,7 @@ struct Create {
     bool store = true;
     bool background = false;
     bool include_encrypted = false;  // include: reasoning.encrypted_content
+    bool summary = false;            // reasoning.summary: thoughts are said as one, not as content
     Json settings;                   // the members of a response object that repeat the request
     ToolNames tools;
 };

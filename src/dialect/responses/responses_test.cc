@@ -85,7 +85,8 @@ Json final_of(const std::string& stream) {
             text.clear();
         } else if (type.ends_with(".delta")) {
             text += event.find("delta")->as_string();
-        } else if (type == "response.output_text.done" || type == "response.reasoning_text.done") {
+        } else if (type == "response.output_text.done" || type == "response.reasoning_text.done" ||
+                   type == "response.reasoning_summary_text.done") {
             EXPECT_EQ(event.find("text")->as_string(), text);
         } else if (type == "response.function_call_arguments.done") {
             EXPECT_EQ(event.find("arguments")->as_string(), text);
@@ -107,6 +108,7 @@ TEST_F(ResponsesTest, StreamIsTheWholeAnswer) {
     ASSERT_TRUE(create.ok());
     for (std::uint64_t seed = 0; seed < 300; ++seed) {
         SCOPED_TRACE(seed);
+        create->summary = seed % 3 == 0;
         chat::RandomChat random(seed);
         const auto events = random.answer(seed % 2 == 0, true);
         const Json streamed = final_of(stream_of(events, *create));
@@ -259,6 +261,14 @@ TEST_F(ResponsesTest, SealedReasoningWinsAndForeignIsLeftOut) {
     EXPECT_EQ(reasoning(seal_.hide("secret thought")), "secret thought");
     EXPECT_EQ(reasoning("gAAAAAB_foreign"), "");
     EXPECT_EQ(reasoning(Seal(aead_, "other").hide("x")), "");
+    const auto summary = [&](std::string_view blob) {
+        return messages(fmt::format(
+            R"([{{"role":"user","content":"q"}},{{"type":"reasoning","summary":[{{"type":"summary_text","text":"hm"}}],"content":[],"encrypted_content":{}}},{{"role":"assistant","content":"a"}}])",
+            blob))[1]
+            .reasoning;
+    };
+    EXPECT_EQ(summary("null"), "hm");
+    EXPECT_EQ(summary("\"gAAAAAB_foreign\""), "");
 }
 
 // A data URL of more than 65,520 characters is a URL (A94).
