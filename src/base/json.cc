@@ -12,7 +12,6 @@
 namespace nereid {
 namespace {
 
-constexpr std::size_t kMaxDepth = 128;
 constexpr std::size_t kKeptParserBytes = 1u << 20;  // a parser that grew beyond this is not kept
 
 // simdjson's elements point into its parser; this copies them out. `levels` is how many more
@@ -61,30 +60,31 @@ struct Attempt {
     Json tree;
 };
 
-Attempt try_parse(simdjson::dom::parser& parser, std::string_view text) {
+Attempt try_parse(simdjson::dom::parser& parser, std::string_view text, std::size_t max_depth) {
     Attempt attempt;
     if (parser.capacity() == 0) {
         // Sets the depth once; parse() grows the buffers itself. simdjson's bound counts the
         // document as a level.
-        attempt.error = parser.allocate(std::max<std::size_t>(text.size(), 4096), kMaxDepth + 1);
+        attempt.error =
+            parser.allocate(std::max<std::size_t>(text.size(), 4096), Json::kDeepest + 1);
         if (attempt.error != simdjson::SUCCESS) return attempt;
     }
     const auto parsed = parser.parse(text.data(), text.size());
     attempt.error = parsed.error();
     if (attempt.error != simdjson::SUCCESS) return attempt;
     bool too_deep = false;
-    attempt.tree = to_tree(parsed.value_unsafe(), kMaxDepth, too_deep);
+    attempt.tree = to_tree(parsed.value_unsafe(), max_depth, too_deep);
     if (too_deep) attempt.error = simdjson::DEPTH_ERROR;
     return attempt;
 }
 
-Attempt try_parse(std::string_view text) {
+Attempt try_parse(std::string_view text, std::size_t max_depth) {
     if (text.size() > kKeptParserBytes) {
         simdjson::dom::parser parser;
-        return try_parse(parser, text);
+        return try_parse(parser, text, max_depth);
     }
     thread_local simdjson::dom::parser parser;
-    return try_parse(parser, text);
+    return try_parse(parser, text, max_depth);
 }
 
 std::unexpected<Error> describe(std::string_view text, const JsonFault& fault) {
@@ -105,16 +105,17 @@ std::unexpected<Error> describe(std::string_view text, const JsonFault& fault) {
 
 }  // namespace
 
-Result<Json> Json::parse(std::string_view text) {
-    Attempt attempt = try_parse(text);
+Result<Json> Json::parse(std::string_view text, std::size_t max_depth) {
+    CHECK(max_depth <= kDeepest);
+    Attempt attempt = try_parse(text, max_depth);
     if (attempt.error == simdjson::SUCCESS) return std::move(attempt.tree);
-    if (const auto fault = find_json_fault(text, kMaxDepth)) return describe(text, *fault);
+    if (const auto fault = find_json_fault(text, max_depth)) return describe(text, *fault);
     if (attempt.error == simdjson::MEMALLOC || attempt.error == simdjson::CAPACITY) {
         return err(Code::kTooLarge, "the JSON document is too large to parse in memory");
     }
     // What is left is a number that simdjson cannot hold: an integer over 64 bits becomes a double,
     // a double beyond its range is refused.
-    attempt = try_parse(widen_big_integers(text));
+    attempt = try_parse(widen_big_integers(text), max_depth);
     if (attempt.error == simdjson::SUCCESS) return std::move(attempt.tree);
     return err(Code::kInvalidArgument, "not valid JSON: a number is out of range");
 }

@@ -81,6 +81,10 @@ Result<Accepted> accept(Exchange& x, const std::string& id) {
     if (std::ranges::find(kEndpoints, out.endpoint) == kEndpoints.end())
         return invalid(fmt::format("'{}' cannot be batched.", out.endpoint.substr(0, 64)),
                        "endpoint");
+    if (window != "24h") return invalid("`completion_window` must be '24h'.", "completion_window");
+    const Json* metadata = body.find("metadata");
+    if (metadata != nullptr && !metadata->is_null() && !metadata->is_object())
+        return invalid("`metadata` must be an object.", "metadata");
     const std::int64_t now = x.clock().wall_now().seconds();
     Json& b = out.batch;
     b.set("id", id).set("object", "batch").set("endpoint", out.endpoint).set("errors", Json());
@@ -92,7 +96,6 @@ Result<Accepted> accept(Exchange& x, const std::string& id) {
         b.set(at, Json());
     Json counts(Json::Object{{"total", 0}, {"completed", 0}, {"failed", 0}});
     b.set("request_counts", std::move(counts));
-    const Json* metadata = body.find("metadata");
     b.set("metadata", metadata == nullptr ? Json() : *metadata);
     return out;
 }
@@ -152,7 +155,7 @@ void append_result(std::string& out, const std::string& id, const BatchLine& lin
     w.begin_object().member("id", id).member("custom_id", line.custom_id).key("response");
     w.begin_object().member("status_code", r.status).member("request_id", r.request_id);
     w.key("body");
-    if (Json::parse(r.body).ok())
+    if (parse_stored(r.body).ok())
         w.raw(r.body);
     else
         w.value(r.body);
@@ -268,6 +271,7 @@ class BatchWork {
             if (!kept.ok()) co_return co_await fail(x, kept.error());
         }
         const bool cancelled = x.reply().disconnected();
+        if (cancelled) batch_.set("cancelling_at", x.clock().wall_now().seconds());
         co_await end(x, cancelled ? "cancelled" : "completed",
                      cancelled ? "cancelled_at" : "completed_at");
     }

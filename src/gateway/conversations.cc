@@ -26,22 +26,31 @@ Result<Json> metadata_of(const Json& body) {
     return *m;
 }
 
+Error missing(std::string_view name) {
+    return {Code::kInvalidArgument, fmt::format("Missing required parameter: '{}'.", name),
+            std::string(name)};
+}
+
 // The items of a body, as they are stored.
-Result<Json::Array> items_of(const Json& body, std::string_view seed, bool required) {
+Result<Json::Array> items_of(const Exchange& x, const Json& body, std::string_view seed,
+                             bool required) {
     const Json* items = body.find("items");
     if (items == nullptr || items->is_null()) {
         if (!required) return Json::Array{};
-        return err(Code::kInvalidArgument, "Missing required parameter: 'items'.", "items");
+        return missing("items");
     }
     if (!items->is_array())
         return err(Code::kInvalidArgument, "`items` must be an array.", "items");
-    return dialect::responses::read_items(*items, "items", seed, kMaxItems);
+    TRY(Json::Array out, dialect::responses::read_items(*items, "items", seed, kMaxItems));
+    TRY_VOID(dialect::responses::check_items(out, "items", x.seal()));
+    dialect::responses::settle_items(out, {});
+    return out;
 }
 
 void add_items(const Exchange& x, const std::string& id, const Json::Array& items,
                std::vector<store::Change>& changes) {
     for (const Json& item : items) {
-        store::Change change;
+        store::Change change{.op = store::Change::Op::kInsert, .record = {}};
         change.record = item_record(x, id, item);
         changes.push_back(std::move(change));
     }
@@ -65,7 +74,7 @@ Result<Created> create(Exchange& x, const std::string& seed) {
     if (!body.is_null() && !body.is_object())
         return err(Code::kInvalidArgument, "The body must be a JSON object.");
     TRY(Json metadata, metadata_of(body));
-    TRY(const Json::Array items, items_of(body, seed, false));
+    TRY(const Json::Array items, items_of(x, body, seed, false));
     Json conversation(Json::Object{{"id", "conv_" + seed}, {"object", "conversation"}});
     conversation.set("created_at", x.clock().wall_now().seconds());
     conversation.set("metadata", std::move(metadata));
@@ -78,11 +87,18 @@ Result<Created> create(Exchange& x, const std::string& seed) {
     return out;
 }
 
+// Of an update, which must bring some.
+Result<Json> new_metadata(const Json& body) {
+    const Json* m = body.find("metadata");
+    if (m == nullptr) return missing("metadata");
+    return metadata_of(body);
+}
+
 io::Task<void> update(Exchange& x, store::Record record) {
     auto body = parse_body(x);
-    auto metadata = body.ok() ? metadata_of(*body) : Result<Json>(std::move(body.error()));
+    auto metadata = body.ok() ? new_metadata(*body) : Result<Json>(std::move(body.error()));
     if (!metadata.ok()) co_return co_await refuse(x, std::move(metadata.error()));
-    auto conversation = Json::parse(record.body);
+    auto conversation = parse_stored(record.body);
     if (!conversation.ok()) co_return co_await x.fail({Code::kCorrupt, "unreadable conversation"});
     conversation->set("metadata", *std::move(metadata));
     record.body = conversation->dump();
@@ -144,12 +160,14 @@ io::Task<void> serve_conversation_items(Exchange& x, ShardTools tools, std::stri
     store::Records& records = *x.core().records;
     if (x.http().method == "POST") {
         auto body = parse_body(x);
-        auto items = body.ok() ? items_of(*body, hex_id(tools.prng), true)
+        auto items = body.ok() ? items_of(x, *body, hex_id(tools.prng), true)
                                : Result<Json::Array>(std::move(body.error()));
         if (!items.ok()) co_return co_await refuse(x, std::move(items.error()));
         std::vector<store::Change> changes;
         add_items(x, id, *items, changes);
         auto kept = co_await records.write(x.loop(), std::move(changes));
+        if (!kept.ok() && kept.code() == Code::kConflict)
+            kept.error() = {Code::kConflict, "An item has the id of one that is there.", "items"};
         if (!kept.ok()) co_return co_await x.fail(std::move(kept.error()));
         co_return co_await x.send_json(200, list_object(*items, false));
     }
@@ -165,7 +183,7 @@ io::Task<void> serve_conversation_items(Exchange& x, ShardTools tools, std::stri
     if (!found.ok()) co_return co_await x.fail(std::move(found.error()));
     Json::Array data;
     for (const store::Record& r : *found) {
-        if (auto item = Json::parse(r.body); item.ok() && data.size() < page->limit)
+        if (auto item = parse_stored(r.body); item.ok() && data.size() < page->limit)
             data.push_back(*std::move(item));
     }
     co_await x.send_json(200, list_object(data, found->size() > page->limit));

@@ -13,7 +13,6 @@ namespace nereid::gateway {
 namespace {
 
 namespace chat = dialect::chat;
-constexpr std::string_view kInvalidRequest = "invalid_request_error";
 
 std::unexpected<Error> invalid(std::string message, std::string param) {
     return err(Code::kInvalidArgument, std::move(message), std::move(param));
@@ -66,8 +65,12 @@ Result<std::vector<TokenId>> tokenize_messages(const Json& body, ShardModel& m) 
 }
 
 Result<std::vector<TokenId>> tokenize(const Json& body, ShardModel& m) {
-    const Json* prompt = body.find("prompt");
-    if (body.find("messages") != nullptr) {
+    const auto given = [&](const char* name) {
+        const Json* v = body.find(name);
+        return v == nullptr || v->is_null() ? nullptr : v;
+    };
+    const Json* prompt = given("prompt");
+    if (given("messages") != nullptr) {
         if (prompt != nullptr) return invalid("Give `prompt` or `messages`, not both.", "prompt");
         return tokenize_messages(body, m);
     }
@@ -190,10 +193,10 @@ io::Task<void> serve_root(Exchange& x) {
 io::Task<void> serve_unknown_route(Exchange& x) {
     x.ended_as("unknown_route");
     return x.send_json(
-        404, dialect::openai_error_json(
-                 fmt::format("Unknown request URL: {} {}. Please check the URL for typos.",
-                             x.http().method.substr(0, 16), x.http().path.substr(0, 200)),
-                 kInvalidRequest, "unknown_url"));
+        404, x.error_json(404,
+                          fmt::format("Unknown request URL: {} {}. Please check the URL for typos.",
+                                      x.http().method.substr(0, 16), x.http().path.substr(0, 200)),
+                          "unknown_url"));
 }
 
 io::Task<void> serve_wrong_method(Exchange& x, std::string_view allow) {
@@ -201,10 +204,11 @@ io::Task<void> serve_wrong_method(Exchange& x, std::string_view allow) {
     io::Headers headers = x.headers("application/json");
     headers.add("allow", allow);
     return x.send(405, std::move(headers),
-                  dialect::openai_error_json(fmt::format("Not allowed to {} on {}; allowed: {}.",
-                                                         x.http().method.substr(0, 16),
-                                                         x.http().path.substr(0, 200), allow),
-                                             kInvalidRequest, "method_not_allowed"));
+                  x.error_json(405,
+                               fmt::format("Not allowed to {} on {}; allowed: {}.",
+                                           x.http().method.substr(0, 16),
+                                           x.http().path.substr(0, 200), allow),
+                               "method_not_allowed"));
 }
 
 }  // namespace nereid::gateway

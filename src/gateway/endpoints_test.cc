@@ -280,6 +280,13 @@ TEST_F(Endpoints, MetricsParseAndCount) {
     EXPECT_EQ(metric("nereid_gateway_aborts_total"), 1);
     EXPECT_EQ(metric("nereid_gateway_parse_errors_total"), 1);
     EXPECT_EQ(metric(R"(nereid_engine_running{model="m",worker="fake-0"})"), 3);
+    auto failed = chat(R"(,"stream":true)");
+    worker.say(2, "x");
+    worker.finish(2, model::EndReason::kFailed, Error{Code::kInternal, "lost"});
+    loop.settle();
+    EXPECT_EQ(metric(R"(nereid_gateway_requests_total{route="chat_completions",status="failed"})"),
+              1);  // A29
+    EXPECT_EQ(metric(R"(nereid_gateway_requests_total{route="chat_completions",status="2xx"})"), 1);
 }
 
 }  // namespace

@@ -22,9 +22,11 @@ std::int64_t ceil_seconds(Duration d) {
 }
 
 // The official SDKs obey x-should-retry first, then retry-after-ms, then retry-after.
-void add_retry_headers(io::Headers& headers, const Error& error, int status, Duration retry_after) {
+// `spent`: output was made that would be made again.
+void add_retry_headers(io::Headers& headers, const Error& error, int status, Duration retry_after,
+                       bool spent) {
     if (status < 500 && status != 429) return;
-    const bool retry = code_info(error.code).retryable;
+    const bool retry = code_info(error.code).retryable && !spent;
     headers.add("x-should-retry", retry ? "true" : "false");
     if (!retry || (status != 429 && status != 503 && status != 529)) return;
     headers.add("retry-after", fmt::to_string(ceil_seconds(retry_after)));
@@ -118,11 +120,18 @@ io::Task<void> Exchange::fail(Error error) {
     ended_as(code_info(error.code).name);
     failure_ = error;
     io::Headers h = headers(kJson);
-    add_retry_headers(h, error, status, options().retry_after);
+    add_retry_headers(h, error, status, options().retry_after, record.first_token != TimePoint{});
     if (status == 401) h.add("www-authenticate", "Bearer");
     return send(status, std::move(h),
                 messages ? dialect::messages::error_body(error, record.id)
                          : dialect::openai_error_body(error));
+}
+
+std::string Exchange::error_json(int status, std::string_view message,
+                                 std::string_view code) const {
+    if (!is_messages_path(http_.path))
+        return dialect::openai_error_json(message, "invalid_request_error", code);
+    return dialect::messages::error_body(dialect::messages::error_type(status), message, record.id);
 }
 
 void Exchange::ended_as(std::string_view why) {

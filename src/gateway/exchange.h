@@ -58,6 +58,9 @@ class Exchange {
     // The error in the route's own shape, with its status and retry hints; nothing may have been
     // sent before.
     io::Task<void> fail(Error error);
+    // The body of an error that has no Code: in the shape of the path's dialect. `code` is for
+    // OpenAI's.
+    std::string error_json(int status, std::string_view message, std::string_view code) const;
 
     // What fail() has said, if it was called.
     const std::optional<Error>& failure() const { return failure_; }

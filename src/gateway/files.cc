@@ -41,17 +41,21 @@ io::Task<void> serve_list(Exchange& x) {
     store::ListQuery query{
         .kind = kFileKind, .tenant = x.record.key, .parent = {}, .after = page->after};
     query.newest_first = page->newest_first;
-    query.limit = page->limit + 1;
-    auto found = co_await x.core().records->list(x.loop(), query);
-    if (!found.ok()) co_return co_await x.fail(std::move(found.error()));
     Json::Array data;
-    for (const store::Record& r : *found) {
-        auto object = Json::parse(r.body);
-        if (!object.ok() || data.size() == page->limit) continue;
-        if (purpose && *object->find("purpose") != Json(*purpose)) continue;
-        data.push_back(*std::move(object));
+    for (bool last = false; !last && data.size() <= page->limit;) {
+        auto found = co_await x.core().records->list(x.loop(), query);
+        if (!found.ok()) co_return co_await x.fail(std::move(found.error()));
+        last = found->size() < query.limit;
+        if (!last) query.after = found->back().key.id;
+        for (const store::Record& r : *found) {
+            auto object = Json::parse(r.body);
+            if (object.ok() && (!purpose || *object->find("purpose") == Json(*purpose)))
+                data.push_back(*std::move(object));
+        }
     }
-    co_await x.send_json(200, list_object(data, found->size() > page->limit));
+    const bool more = data.size() > page->limit;
+    if (more) data.resize(page->limit);
+    co_await x.send_json(200, list_object(data, more));
 }
 
 }  // namespace

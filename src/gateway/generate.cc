@@ -53,6 +53,7 @@ class ChatForm final : public Form {
         meta_.endpoint = r.endpoint;
         meta_.encoding_format = r.encoding_format;
         meta_.service_tier = chat::names_service_tier(r);
+        meta_.legacy_functions = r.legacy_functions;
     }
     std::unique_ptr<dialect::Encoder> encoder(RunFacts facts) override {
         return std::make_unique<chat::StreamEncoder>(with(std::move(facts)));

@@ -42,7 +42,7 @@ io::Task<void> keep(Exchange& x, std::string id, std::string digest,
                     std::shared_ptr<std::shared_ptr<Recording>> recording) {
     const Recording::View view = (*recording)->from(0);
     const bool later = view.head.status == 429 || view.head.status >= 500;
-    if (!view.whole || later || view.bytes.size() > kMaxKept) co_return;
+    if (!view.whole || later || x.record.failed || view.bytes.size() > kMaxKept) co_return;
     (void)co_await x.core().records->put(x.loop(), record_of(x, id, digest, view));
 }
 

@@ -1,4 +1,5 @@
 // /v1/messages/batches: see batches.h.
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -109,7 +110,7 @@ std::string results_of(const std::vector<BatchLine>& lines, const std::vector<Ba
     for (std::size_t i = 0; i < lines.size(); ++i) {
         JsonWriter w(out);
         w.begin_object().member("custom_id", lines[i].custom_id).key("result").begin_object();
-        const bool whole = all[i].status != 0 && Json::parse(all[i].body).ok();
+        const bool whole = all[i].status != 0 && parse_stored(all[i].body).ok();
         if (!whole) {
             w.member("type", "canceled");
         } else if (all[i].status < 300) {
@@ -159,7 +160,9 @@ io::Task<void> run(Exchange& x, ShardTools tools, std::shared_ptr<Accepted> acce
             });
     }
     batch.set("processing_status", "ended");
-    batch.set("ended_at", dialect::rfc3339(x.clock().wall_now().seconds()));
+    const std::string now = dialect::rfc3339(x.clock().wall_now().seconds());
+    batch.set("ended_at", now);
+    if (x.reply().disconnected()) batch.set("cancel_initiated_at", now);
     batch.set("request_counts", counts(0, *succeeded, *errored, total - *succeeded - *errored));
     std::vector<store::Change> changes(2);
     forget_pending(x, id, changes);
@@ -211,11 +214,18 @@ io::Task<void> create(Exchange& x, ShardTools tools) {
 io::Task<void> list(Exchange& x) {
     auto page = read_page(x.http().query, true);
     if (!page.ok()) co_return co_await x.fail(std::move(page.error()));
+    const std::string after = query_value(x.http().query, "after_id").value_or("");
+    const std::string before = query_value(x.http().query, "before_id").value_or("");
+    if (!after.empty() && !before.empty()) {
+        co_return co_await x.fail(
+            {Code::kInvalidArgument, "Give `after_id` or `before_id`, not both.", "before_id"});
+    }
+    // Newest first; before_id: those next to it that are newer.
     store::ListQuery query{.kind = kBatchKind,
                            .tenant = x.record.key,
                            .parent = {},
-                           .after = query_value(x.http().query, "after_id").value_or("")};
-    query.newest_first = true;
+                           .after = before.empty() ? after : before};
+    query.newest_first = before.empty();
     query.limit = page->limit + 1;
     auto found = co_await x.core().records->list(x.loop(), query);
     if (!found.ok()) co_return co_await x.fail(std::move(found.error()));
@@ -226,6 +236,7 @@ io::Task<void> list(Exchange& x) {
         auto object = Json::parse(shown(x, *std::move(b)));
         if (object.ok()) data.push_back(*std::move(object));
     }
+    if (!before.empty()) std::ranges::reverse(data);
     co_await x.send_json(200, list_object(data, found->size() > page->limit));
 }
 

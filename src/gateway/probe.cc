@@ -6,10 +6,12 @@
 namespace nereid::gateway {
 namespace {
 
-constexpr std::array<std::string_view, 4> kClasses{"none", "2xx", "4xx", "5xx"};
+constexpr std::array<std::string_view, 5> kClasses{"none", "2xx", "4xx", "5xx", "failed"};
 constexpr std::array<std::string_view, kRejectedCount> kCauses{"queue", "key", "draining", "auth"};
 
-std::size_t class_of(int status) {
+std::size_t class_of(const RequestRecord& r) {
+    const int status = r.status;
+    if (r.failed && status >= 200 && status < 400) return 4;
     return status < 200 ? 0 : status < 400 ? 1 : status < 500 ? 2 : 3;
 }
 
@@ -62,7 +64,8 @@ Probe::Probe(ops::Registry& registry)
                                   ops::request_seconds_buckets())) {
     auto& requests = registry.counter(
         "nereid_gateway_requests_total",
-        "Requests ended, by route and class of status (none: the client left first).",
+        "Requests ended, by route and class of status (none: the client left first; failed: an "
+        "error ended a stream that had begun).",
         {"route", "status"});
     for (std::size_t r = 0; r < kRouteCount; ++r) {
         for (std::size_t c = 0; c < kClassCount; ++c)
@@ -76,7 +79,7 @@ Probe::Probe(ops::Registry& registry)
 }
 
 void Probe::ended(const RequestRecord& r, TimePoint now) {
-    requests_[static_cast<std::size_t>(r.route)][class_of(r.status)]->add();
+    requests_[static_cast<std::size_t>(r.route)][class_of(r)]->add();
     if (r.prompt_tokens != 0) {
         tokens_in_.add(r.prompt_tokens);
         tokens_cached_.add(r.cached_tokens);

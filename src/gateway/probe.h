@@ -34,7 +34,7 @@ class Probe {
     void engine(std::string_view model, std::string_view worker, const pools::WorkerStatus& status);
 
   private:
-    static constexpr std::size_t kClassCount = 4;  // none, 2xx, 4xx, 5xx
+    static constexpr std::size_t kClassCount = 5;  // none, 2xx, 4xx, 5xx, failed
     ops::Registry& registry_;
     std::array<std::array<ops::Counter*, kClassCount>, kRouteCount> requests_;
     std::array<ops::Counter*, kRejectedCount> rejected_;

@@ -28,6 +28,7 @@ struct RequestRecord {
     Route route = Route::kUnknown;
     int status = 0;  // 0 = no response was begun
     bool stream = false;
+    bool failed = false;  // a response that had begun ended with an error
     TimePoint received{};
     TimePoint first_token{};  // 0 = none yet
     TimePoint last_token{};

@@ -83,6 +83,7 @@ void Responder::note(const model::Event& event, bool& output) {
         ended_ = true;
     } else if (const auto* failed = std::get_if<model::Failed>(&event)) {
         r.end = code_info(failed->error.code).name;
+        r.failed = true;
         failed_ = failed->error;
         ended_ = true;
     } else if (!std::holds_alternative<model::Start>(event)) {

@@ -1,6 +1,7 @@
 #include "gateway/responses_endpoint.h"
 
 #include <charconv>
+#include <limits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -73,7 +74,7 @@ class ResponsesForm final : public Form {
     }
     // What this turn adds to its conversation.
     void add_items(const std::string& object, std::vector<store::Change>& changes) const {
-        const auto response = Json::parse(object);
+        const auto response = parse_stored(object);
         if (!response.ok()) return;
         const auto add = [&](const Json& item) {
             store::Change change;
@@ -172,6 +173,7 @@ io::Task<Result<CreatePtr>> prepare(Exchange& x, ShardTools tools, std::string i
         if (!loaded.ok()) co_return loaded.error();
         history = *std::move(loaded);
     }
+    co_await resolve_references(x, **create, history);
     auto added = responses::add_messages(**create, history, x.seal());
     if (!added.ok()) co_return added.error();
     co_return create;
@@ -224,7 +226,7 @@ io::Task<void> serve_replay(Exchange& x, std::string id) {
             co_return co_await x.fail({Code::kInvalidArgument,
                                        "`starting_after` must be a sequence number.",
                                        "starting_after"});
-        ++skip;  // numbers begin with 0
+        if (skip < std::numeric_limits<std::uint64_t>::max()) ++skip;  // numbers begin with 0
     }
     x.record.stream = true;
     std::shared_ptr<Job> job = x.core().jobs.find(job_name(x, id));

@@ -146,6 +146,13 @@ bool needs_key(Route route) {
            route != Route::kRoot;
 }
 
+bool is_messages_path(std::string_view path) {
+    constexpr std::string_view kMessagesPath = "/v1/messages";
+    if (!path.starts_with(kMessagesPath)) return false;
+    path.remove_prefix(kMessagesPath.size());
+    return path.empty() || path.front() == '/' || path.front() == '?';
+}
+
 bool speaks_messages(Route route) {
     switch (route) {
         case Route::kMessages:

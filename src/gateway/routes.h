@@ -57,6 +57,8 @@ std::string_view to_string(Route route);
 bool needs_key(Route route);
 // Whether errors of this route are in Anthropic's shape; else in OpenAI's.
 bool speaks_messages(Route route);
+// The same of a path or target that may be no route.
+bool is_messages_path(std::string_view path);
 
 struct RouteMatch {
     Route route = Route::kUnknown;

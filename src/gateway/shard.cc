@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "dialect/messages/messages.h"
 #include "dialect/openai_error.h"
 #include "gateway/batches.h"
 #include "gateway/conversations.h"
@@ -67,10 +68,10 @@ bool is_encoded(const io::HttpRequest& http) {
 
 io::Task<void> refuse_encoding(Exchange& x) {
     x.ended_as("unsupported_encoding");
-    return x.send_json(415,
-                       dialect::openai_error_json(
-                           "A compressed body is not supported; send it without content-encoding.",
-                           "invalid_request_error", "unsupported_content_encoding"));
+    return x.send_json(
+        415,
+        x.error_json(415, "A compressed body is not supported; send it without content-encoding.",
+                     "unsupported_content_encoding"));
 }
 
 }  // namespace
@@ -89,11 +90,15 @@ GatewayShard::GatewayShard(Core& core, ShardContext context, std::size_t number,
       dispatch_([this](Exchange& x, const RouteMatch& route) { return dispatch(x, route); }),
       jobs_(core, *context.loop) {
     io::HttpLimits limits = limits_of(settings_->options);
-    limits.error_body = [this](int status, std::string_view message, io::Headers& headers) {
+    limits.error_body = [this](int status, std::string_view message, std::string_view target,
+                               io::Headers& headers) {
+        const std::string id = make_id("req", prng_);
         headers.add("content-type", "application/json");
-        headers.add("x-request-id", make_id("req", prng_));
+        headers.add("x-request-id", id);
         http_metrics_.publish(server_->counters());
-        return http_error_body(status, message);
+        if (!is_messages_path(target)) return http_error_body(status, message);
+        headers.add("request-id", id);
+        return dialect::messages::error_body(dialect::messages::error_type(status), message, id);
     };
     server_ = io::make_http_server(
         loop_, std::move(limits),

@@ -1,6 +1,8 @@
 #include "gateway/stored_response.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -40,14 +42,37 @@ io::Task<Result<Json::Array>> conversation_items(Exchange& x, std::string id) {
         auto page = co_await x.core().records->list(x.loop(), query);
         if (!page.ok()) co_return page.error();
         for (const store::Record& r : *page) {
-            if (auto item = Json::parse(r.body); item.ok()) out.push_back(*std::move(item));
+            if (auto item = parse_stored(r.body); item.ok()) out.push_back(*std::move(item));
         }
         if (page->size() < kItemsPerRead) co_return out;
         query.after = page->back().key.id;
     }
 }
 
+// The items of a conversation up to the end of a turn in it; all but the turn's own are new to the
+// caller. None when nothing of the turn is there any more.
+Json::Array until_end_of(const StoredResponse& turn, Json::Array items) {
+    Json::Array own = turn.input;
+    append(own, turn.response.find("output"));
+    std::set<std::string> ids;
+    for (const Json& item : own) ids.insert(text_of(item, "id"));
+    while (!items.empty() && !ids.contains(text_of(items.back(), "id"))) items.pop_back();
+    return items;
+}
+
+// "msg_<hex>_1", "fc_<hex>i0": the response whose item it is; empty when it is not ours.
+std::string response_of_item(std::string_view item) {
+    const auto begin = item.find('_');
+    if (begin == std::string_view::npos) return {};
+    const std::string_view rest = item.substr(begin + 1);
+    const auto end = rest.find_first_not_of("0123456789abcdef");
+    return end == std::string_view::npos ? std::string()
+                                         : "resp_" + std::string(rest.substr(0, end));
+}
+
 }  // namespace
+
+Result<Json> parse_stored(std::string_view text) { return Json::parse(text, Json::kDeepest); }
 
 store::Key response_key(const Exchange& x, std::string_view kind, std::string_view id) {
     return {.kind = std::string(kind), .tenant = x.record.key, .id = std::string(id)};
@@ -98,7 +123,7 @@ store::Record response_record(const Exchange& x, const std::string& id,
 }
 
 Result<StoredResponse> read_response_record(const store::Record& record) {
-    auto body = Json::parse(record.body);
+    auto body = parse_stored(record.body);
     if (!body.ok() || body->find("response") == nullptr)
         return err(Code::kCorrupt, "the stored response cannot be read");
     StoredResponse out;
@@ -115,6 +140,28 @@ io::Task<Result<StoredResponse>> load_response(Exchange& x, std::string id, std:
     if (record.code() != Code::kNotFound) co_return record.error();
     co_return no_such(param == "previous_response_id" ? "Previous response" : "Response", id,
                       std::move(param));
+}
+
+io::Task<void> resolve_references(Exchange& x, dialect::responses::Create& create,
+                                  const Json::Array& history) {
+    const auto named = [](const Json::Array& items, const std::string& id) -> const Json* {
+        const auto at = std::ranges::find_if(
+            items, [&](const Json& item) { return text_of(item, "id") == id; });
+        return at == items.end() ? nullptr : &*at;
+    };
+    std::map<std::string, Json::Array> loaded;  // by response
+    for (Json& item : create.input) {
+        if (text_of(item, "type") != "item_reference") continue;
+        const std::string id = text_of(item, "id");
+        const std::string response = response_of_item(id);
+        if (response.empty() || named(history, id) != nullptr) continue;
+        if (!loaded.contains(response)) {
+            auto stored = co_await load_response(x, response, {});
+            if (stored.ok()) append(stored->input, stored->response.find("output"));
+            loaded[response] = stored.ok() ? std::move(stored->input) : Json::Array();
+        }
+        if (const Json* found = named(loaded[response], id)) item = Json(*found);
+    }
 }
 
 io::Task<Result<Json::Array>> load_history(Exchange& x, const dialect::responses::Create& create) {
@@ -135,10 +182,12 @@ io::Task<Result<Json::Array>> load_history(Exchange& x, const dialect::responses
     }
     Json::Array out;
     if (!turns.empty() && !turns.back().conversation.empty()) {
-        // The chain began in a conversation: it is all there.
+        // The chain began in a conversation, at whose end then its first turn is; or was, and then
+        // the turn itself is what is left.
         auto items = co_await conversation_items(x, turns.back().conversation);
-        if (items.ok()) out = *std::move(items);
-        turns.pop_back();
+        if (!items.ok() && items.code() != Code::kNotFound) co_return items.error();
+        if (items.ok()) out = until_end_of(turns.back(), *std::move(items));
+        if (!out.empty()) turns.pop_back();
     }
     for (auto turn = turns.rbegin(); turn != turns.rend(); ++turn) {
         out.insert(out.end(), turn->input.begin(), turn->input.end());

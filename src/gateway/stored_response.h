@@ -10,6 +10,9 @@
 
 namespace nereid::gateway {
 
+// JSON that we have stored: what a caller sent, as deep as it may be, inside of ours.
+Result<Json> parse_stored(std::string_view text);
+
 inline constexpr char kResponseKind[] = "response";
 inline constexpr char kConversationKind[] = "conversation";
 inline constexpr char kItemKind[] = "conversation_item";
@@ -35,6 +38,11 @@ io::Task<Result<StoredResponse>> load_response(Exchange& x, std::string id, std:
 // The items of all turns before this one, oldest first: of the conversation, or of the chain of
 // previous responses. kNotFound, kConflict (still running).
 io::Task<Result<Json::Array>> load_history(Exchange& x, const dialect::responses::Create& create);
+
+// Puts the items that references of `create.input` name in their place: those of responses that are
+// stored here, whose ids tell of which. Others stay as they are.
+io::Task<void> resolve_references(Exchange& x, dialect::responses::Create& create,
+                                  const Json::Array& history);
 
 // When what is stored now is to be forgotten; 0 = never.
 std::int64_t expiry(const Exchange& x);

@@ -240,7 +240,9 @@ Result<TokenCount> room_for_output(const Request& r, std::size_t prompt, TokenCo
     if (prompt >= context + (embed ? 1u : 0u)) {
         if (r.endpoint == model::Endpoint::kMessages) {
             return err(Code::kContextLength,
-                       fmt::format("prompt is too long: {} tokens > {} maximum", prompt, context),
+                       fmt::format("prompt is too long: {} tokens > {} maximum", prompt,
+                                   // Of the context one is the answer's.
+                                   prompt > context ? context : context - 1),
                        field);
         }
         return err(Code::kContextLength,
@@ -330,9 +332,11 @@ Result<TokenCount> plan_count(model::Request request, const text::TextModel& tex
     const text::Family family = text.chat_template
                                     ? text::detect_family(text.chat_template->source())
                                     : text::Family::kGeneric;
-    TRY_VOID(check(request, {.text = text, .info = info, .kv_namespace = none, .family = family}));
+    const PlanInput in{.text = text, .info = info, .kv_namespace = none, .family = family};
+    TRY_VOID(check(request, in));
     TRY_VOID(check_images(request, info));
-    TRY(const std::vector<Prompt> prompts, render_chat(request, text, family));
+    TRY(std::vector<Prompt> prompts, render_chat(request, text, family));
+    if (request.drop_oldest_turns) TRY_VOID(drop_turns(request, in, prompts));
     return static_cast<TokenCount>(prompts[0].tokens.size());
 }
 

@@ -101,8 +101,11 @@ struct HttpLimits {
         2s;  // after an early answer: time for the client to read it before the close
     std::uint32_t max_connections = 10'000;
     // Body of an error response that the HTTP layer itself gives; sets content-type and what else
-    // such a response should say in its headers.
-    std::function<std::string(int status, std::string_view message, Headers& headers)> error_body;
+    // such a response should say in its headers. `target`: of the request, empty where it was not
+    // read.
+    std::function<std::string(int status, std::string_view message, std::string_view target,
+                              Headers& headers)>
+        error_body;
 };
 
 struct HttpCounters {                // plain, the shell exports them

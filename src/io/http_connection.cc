@@ -250,7 +250,8 @@ Task<void> HttpConnection::handle() {
 
 std::string HttpConnection::error_body(int status, std::string_view message,
                                        Headers& headers) const {
-    if (core_.limits.error_body) return core_.limits.error_body(status, message, headers);
+    if (core_.limits.error_body)
+        return core_.limits.error_body(status, message, request_.target, headers);
     headers.add("content-type", "text/plain");
     return std::string(message) + "\n";
 }

@@ -82,8 +82,9 @@ std::vector<int> statuses(string_view bytes) {
 class HttpServerTest : public testing::Test {
   protected:
     void make(HttpLimits limits = {}) {
-        limits.error_body = [](int, string_view message, Headers& headers) {
+        limits.error_body = [](int, string_view message, string_view target, Headers& headers) {
             headers.add("content-type", "text/x-error");
+            if (!target.empty()) headers.add("x-target", target);
             return string(message);
         };
         server_ = make_http_server(

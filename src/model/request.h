@@ -124,6 +124,7 @@ struct Request {
     std::vector<Tool> tools;
     ToolChoice tool_choice;
     bool parallel_tool_calls = true;
+    bool legacy_functions = false;  // OpenAI's deprecated form: the answer is in it too
     OutputFormat format;
     std::string reasoning_effort;  // "", "none", "minimal", "low", "medium", "high", ...
     Json template_args;            // chat_template_kwargs, an object or null

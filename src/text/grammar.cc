@@ -123,7 +123,19 @@ struct Body {
     }
 };
 
-Result<Body> format_body(const OutputFormat& format) {
+// The field that asks for a format, as the caller knows it.
+const char* format_field(model::Endpoint endpoint) {
+    switch (endpoint) {
+        case model::Endpoint::kResponses:
+            return "text.format";
+        case model::Endpoint::kMessages:
+            return "output_config.format";
+        default:
+            return "response_format";
+    }
+}
+
+Result<Body> format_body(const OutputFormat& format, const char* field) {
     using Kind = OutputFormat::Kind;
     switch (format.kind) {
         case Kind::kText:
@@ -132,8 +144,7 @@ Result<Body> format_body(const OutputFormat& format) {
             return Body{GrammarKind::kJsonSchema, R"({"type":"object"})"};
         case Kind::kJsonSchema:
             if (!format.schema.is_object() && !format.schema.is_bool()) {
-                return err(Code::kInvalidArgument, "`schema` must be a JSON schema.",
-                           "response_format");
+                return err(Code::kInvalidArgument, "`schema` must be a JSON schema.", field);
             }
             return Body{GrammarKind::kJsonSchema, format.schema.dump()};
         case Kind::kRegex:
@@ -166,7 +177,7 @@ Result<Constraint> constrain(const model::Request& request, const ConstraintCont
     TRY(const std::vector<const Tool*> named, callable(request));
     const Choice choice = request.tool_choice.kind;
     const bool forced = !named.empty() && (choice == Choice::kRequired || choice == Choice::kNamed);
-    TRY(const Body format, format_body(request.format));
+    TRY(const Body format, format_body(request.format, format_field(request.endpoint)));
     std::vector<CallableTool> tools;
     bool any_held = false;
     for (const Tool* tool : named) {
@@ -194,7 +205,7 @@ Result<Constraint> constrain(const model::Request& request, const ConstraintCont
     }
     if (format.kind == GrammarKind::kNone) return constraint;
 
-    constraint.param = "response_format";
+    constraint.param = format_field(request.endpoint);
     const std::string before = reasoning_rule(lark, context);
     const bool calls_too = !tools.empty();
     // An engine without Lark (DeepInfer's xgrammar) is held to the format alone, and only once the

@@ -77,6 +77,27 @@ def test_batch_is_cancelled(scripted):
     wait_for(lambda: scripted.metric_sum("nereid_engine_running") == 0, 20, "engine is free again")
 
 
+def test_pages_of_files_and_batches(scripted):
+    oai, claude = scripted.client(), scripted.anthropic()
+    wanted = [oai.files.create(file=("a", b"x"), purpose=purpose).id for purpose in ("evals", *["user_data"] * 5, "evals")]
+    assert [f.id for f in oai.files.list(purpose="evals", limit=1)] == [wanted[-1], wanted[0]]
+    params = {"model": "scripted", "max_tokens": 5, "messages": [{"role": "user", "content": "x"}]}
+    made = [claude.messages.batches.create(requests=[{"custom_id": "a", "params": params}]).id for _ in range(4)]
+    assert [b.id for b in claude.messages.batches.list(limit=2, before_id=made[0])][:2] == [made[2], made[1]]
+    newer = [b.id for b in claude.messages.batches.list(limit=1, before_id=made[0])]
+    assert newer == made[1:], "the SDK pages towards the newest"
+    status, _, raw = scripted.request("GET", f"/v1/messages/batches?before_id={made[0]}&after_id={made[1]}")
+    assert status == 400 and json.loads(raw)["type"] == "error"
+
+
+def test_batches_say_what_is_wrong_with_them(scripted):
+    file = scripted.client().files.create(file=("a", lines(1).encode()), purpose="batch").id
+    good = {"input_file_id": file, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    for change, param in (({"completion_window": "1y"}, "completion_window"), ({"metadata": 5}, "metadata")):
+        status, _, raw = scripted.request("POST", "/v1/batches", {**good, **change})
+        assert status == 400 and json.loads(raw)["error"]["param"] == param
+
+
 def test_message_batch(scripted):
     claude = scripted.anthropic()
     params = {"model": "scripted", "max_tokens": 50, "messages": [{"role": "user", "content": "say-hi"}]}
@@ -129,6 +150,16 @@ def test_repeated_request_joins_the_running_one(scripted):
         t.join()
     assert all(r[0] == 200 for r in replies) and len({r[2] for r in replies}) == 1
     assert scripted.metric_sum("nereid_gateway_tokens_total") - before < 150    # it ran once
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+@pytest.mark.parametrize("text", ["refuse-now", "fail-later"])
+def test_streams_that_broke_are_not_kept(scripted, path, text):
+    key = f"key-broken-{path}-{text}"
+    ask(scripted, key, text, stream=True, path=path)
+    scripted.request("GET", "/health")
+    again = ask(scripted, key, text, stream=True, path=path)
+    assert b"error" in again[2] and "idempotent-replayed" not in again[1]
 
 
 def test_answers_that_say_later_are_not_kept(scripted):

@@ -58,6 +58,22 @@ def test_bad_field(server, change, status, param):
         assert error["param"] == param, error
 
 
+def test_what_is_wrong_below_messages_is_said_in_its_shape(server):
+    """A93: also where no request could be read."""
+    replies = [(405, server.request("GET", "/v1/messages")), (404, server.request("POST", "/v1/messages/foo", {})),
+               (415, server.request("POST", "/v1/messages", b"{}", {"content-encoding": "gzip"}))]
+    with socket.create_connection(("127.0.0.1", server.port)) as raw:
+        raw.sendall(b"POST /v1/messages HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999\r\n\r\n")
+        head, _, body = raw.makefile("rb").read().partition(b"\r\n\r\n")
+        fields = dict(line.split(": ", 1) for line in head.decode().split("\r\n")[1:])
+        replies.append((413, (int(head.split()[1]), fields, body)))
+    kinds = {405: "invalid_request_error", 404: "not_found_error", 415: "invalid_request_error", 413: "request_too_large"}
+    for wanted, (status, headers, body) in replies:
+        answer = json.loads(body)
+        assert status == wanted and answer["type"] == "error" and answer["error"]["type"] == kinds[status], answer
+        assert answer["request_id"] and (status not in (413, 405) or headers["request-id"] == answer["request_id"])
+
+
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b'"x"', b'{"model":"default"} x', b"\xff\xfe{}",
                                   b'{"model":"default","messages":[{"role":"user","content":"\xc3\x28"}]}',
                                   b'{"model":"default","messages":[{"role":"user","content":"\\ud800"}]}',

@@ -124,6 +124,8 @@ def test_system_messages_keep_their_place(scripted):
             {"role": "system", "content": "Only short answers."}]
     assert tokens(turn, "aaa") == tokens(turn, "bbbbbbbbbb")
     assert tokens([{"role": "user", "content": "one"}, turn[1]], "a") == tokens(turn, "a")
+    joined = {"model": "scripted", "messages": turn, "system": "x-anthropic-billing-header: cch=a;\nYou are a clerk."}
+    assert json.loads(scripted.request("POST", "/v1/messages/count_tokens", joined)[2])["input_tokens"] == tokens(turn, "a")
 
 
 def test_errors_are_anthropic_s(scripted, claude):
@@ -156,6 +158,20 @@ def test_failure_in_the_middle_is_an_error_event(scripted, claude):
                                     messages=[{"role": "user", "content": "fail-later"}]) as stream:
             for _ in stream:
                 pass
+
+
+def test_documents(scripted, claude):
+    """What is no text is refused by name, but not in a tool's result: the agent could never go on."""
+    pdf = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="}}
+    status, _, raw = scripted.request("POST", "/v1/messages", {"model": "scripted", "max_tokens": 50, "messages": [{"role": "user", "content": [pdf]}]})
+    assert status == 400 and "documents of type 'base64'" in json.loads(raw)["error"]["message"]
+    text = {"type": "document", "title": "T", "source": {"type": "content", "content": [{"type": "text", "text": "say-hi"}]}}
+    ask = dict(model="scripted", max_tokens=50)
+    assert claude.messages.create(**ask, messages=[{"role": "user", "content": [text]}]).content[0].text == "Hi there, friend."
+    call = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "c", "content": [pdf]}
+    turns = [HI[0], {"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+    assert claude.messages.create(**ask, messages=turns).stop_reason == "end_turn"
 
 
 def test_models_list_satisfies_both_sdks(scripted, claude):

@@ -49,6 +49,8 @@ def test_truncation_auto_answers_as_if_the_oldest_turns_had_not_been_sent(serve)
     sizes = [oai.responses.input_tokens.count(model="default", input=turns[k:]).input_tokens for k in (0, 2, 4, 6)]
     kept = next(k for k, size in zip((0, 2, 4, 6), sizes) if size + 8 <= 512)
     assert answer.usage.input_tokens == sizes[kept // 2] and 0 < kept < 6, sizes
+    counted = oai.responses.input_tokens.count(model="default", input=turns, truncation="auto").input_tokens
+    assert counted <= 512 - 512 // 8 and counted in sizes, "an eighth is left for the answer"
     assert answer.output_text == ask(turns[kept:]).output_text != ""
 
 
@@ -232,6 +234,114 @@ def test_conversation(oai):
     assert oai.conversations.delete(conversation.id).deleted
     with pytest.raises(openai.NotFoundError):
         create(oai, "x", conversation=conversation.id)
+
+
+def prompt_of(oai, items, **options):
+    return oai.responses.input_tokens.count(model="scripted", input=items, **options).input_tokens
+
+
+def said(text):
+    return {"role": "user", "content": text}
+
+
+def test_references_to_items_are_not_history_themselves(oai):
+    """The item is there already, or is brought from where it is stored; what comes later finds it once."""
+    first = create(oai, "say-hi")
+    reference = {"type": "item_reference", "id": first.output[0].id}
+    second = create(oai, [reference, said("two")], previous_response_id=first.id)
+    assert create(oai, "three", previous_response_id=second.id).status == "completed"
+    conversation = oai.conversations.create()
+    turn = create(oai, "say-hi", conversation=conversation.id)
+    create(oai, [{"type": "item_reference", "id": turn.output[0].id}, said("two")], conversation=conversation.id)
+    assert create(oai, "three", conversation=conversation.id).status == "completed"
+    assert oai.conversations.items.retrieve(turn.output[0].id, conversation_id=conversation.id).type == "message"
+    # Without its response as history; and without a type, which the SDK leaves out.
+    written = [{"role": "assistant", "content": "Hi there, friend."}, said("two")]
+    for named in (reference, {"id": first.output[0].id}):
+        assert prompt_of(oai, [named, said("two")]) == prompt_of(oai, written)
+    with pytest.raises(openai.NotFoundError, match="msg_0123abcd_0"):
+        create(oai, [{"type": "item_reference", "id": "msg_0123abcd_0"}, said("two")])
+
+
+def test_equal_ids_lose_nothing(oai, scripted):
+    same = [{**said(text), "type": "message", "id": "x"} for text in ("a", "b")] + [{**said("c"), "type": "message", "id": "y"}]
+    conversation = oai.conversations.create(items=same)
+    create(oai, same, conversation=conversation.id)
+    items = list(oai.conversations.items.list(conversation.id, order="asc", limit=2))
+    assert [i.content[0].text for i in items if i.role == "user"] == ["a", "b", "c", "a", "b", "c"]
+    assert len({i.id for i in items}) == len(items) == 7
+    answer = create(oai, same)
+    listed = list(oai.responses.input_items.list(answer.id, order="asc", limit=1))
+    assert [i.content[0].text for i in listed] == ["a", "b", "c"]
+    with pytest.raises(openai.ConflictError):
+        oai.conversations.items.create(conversation.id, items=[{**said("z"), "type": "message", "id": "y"}])
+
+
+def test_items_that_can_be_no_history_are_refused_where_they_come_in(oai):
+    for made in (lambda items: oai.conversations.create(items=items),
+                 lambda items, known=oai.conversations.create(metadata={"a": "b"}): oai.conversations.items.create(known.id, items=items)):
+        with pytest.raises(openai.BadRequestError) as refused:
+            made([said("fine"), {"type": "message", "role": "bogus", "content": "x"}])
+        assert refused.value.param == "items[1].role"
+    conversation = oai.conversations.create(metadata={"a": "b"})
+    with pytest.raises(openai.BadRequestError):
+        oai.post(f"/conversations/{conversation.id}", body={}, cast_to=object)
+    assert oai.conversations.retrieve(conversation.id).metadata == {"a": "b"}
+
+
+def test_a_turn_of_a_conversation_as_the_previous_response(oai):
+    """It is seen as it was: without what came later; and alone when the conversation is gone."""
+    conversation = oai.conversations.create(items=[said("before")])
+    first = create(oai, "alpha", conversation=conversation.id)
+    create(oai, "beta", conversation=conversation.id)
+    turn = [said("alpha"), {"role": "assistant", "content": first.output_text}]
+    assert prompt_of(oai, "x", previous_response_id=first.id) == prompt_of(oai, [said("before"), *turn, said("x")])
+    oai.conversations.delete(conversation.id)
+    assert prompt_of(oai, "x", previous_response_id=first.id) == prompt_of(oai, [*turn, said("x")])
+
+
+def test_what_is_as_deep_as_it_may_be_can_be_read_again(oai, scripted):
+    """128 levels come in; the record of a response has more."""
+    deep = '{"model": "scripted", "input": "x", "metadata": {"a": ' + "[" * 126 + "]" * 126 + "}}"
+    status, _, raw = scripted.request("POST", "/v1/responses", deep)
+    name = json.loads(raw)["id"]
+    assert status == 200
+    for method, path in (("GET", ""), ("GET", "/input_items"), ("DELETE", "")):
+        assert scripted.request(method, f"/v1/responses/{name}{path}")[0] == 200, (method, path)
+    assert scripted.request("POST", "/v1/responses", deep.replace("[]", "[[]]"))[0] == 400
+
+
+def test_outputs_of_shells(oai):
+    """Other shapes than parts; and without a call_id, as the SDK's types allow."""
+    call = {"type": "shell_call", "call_id": "c", "action": {"commands": ["ls"]}}
+    printed = {"type": "shell_call_output", "call_id": "c", "output": [{"stdout": "seen", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}]}
+    assert prompt_of(oai, [said("x"), call, printed]) > prompt_of(oai, [said("x"), call]) + len("seen")
+    local = {"type": "local_shell_call", "id": "l", "call_id": "l", "status": "completed", "action": {"type": "exec", "command": ["ls"], "env": {}}}
+    assert create(oai, [said("x"), local, {"type": "local_shell_call_output", "id": "l", "output": "seen"}]).output_text == "DONE OK"
+    assert create(oai, [said("say-hi"), {"type": "function_call_output", "output": "whose?"}]).output_text == "Hi there, friend."
+
+
+def test_tools_that_were_found_are_called_by_their_names(oai):
+    """A83, A102: what a search has found, or an earlier turn has brought, with namespace and name apart; again and again."""
+    search = {"type": "tool_search", "execution": "client", "description": "Finds tools.", "parameters": {"type": "object"}}
+    found = [said("wait-after-a-search"), {"type": "tool_search_call", "call_id": "s", "execution": "client", "arguments": {"query": "x"}},
+             {"type": "tool_search_output", "call_id": "s", "execution": "client", "status": "completed", "tools": [AGENTS]}]
+    brought = [{"type": "additional_tools", "tools": [AGENTS]}, said("wait-for-agent")]
+    earlier = create(oai, [brought[0], said("say-hi")], tools=[search])
+    for items, options in ((found, {}), (found + found, {}), (brought + brought, {}), (brought, {"tools": [search, AGENTS]}),
+                           ("wait-for-agent", {"previous_response_id": earlier.id})):
+        call = create(oai, items, **{"tools": [search], **options}).output[0]
+        assert (call.type, call.name, call.namespace) == ("function_call", "wait_agent", "multi_agent_v1"), items
+    with pytest.raises(openai.BadRequestError, match="two tools"):
+        create(oai, "x", tools=[AGENTS, AGENTS])
+
+
+def test_allowed_tools_of_which_none_is_here(oai):
+    choice = {"type": "allowed_tools", "tools": [{"type": "web_search"}]}
+    with pytest.raises(openai.BadRequestError, match="tool_choice.tools"):
+        create(oai, "x", tools=[FUNCTION], tool_choice={**choice, "mode": "required"})
+    with_none = prompt_of(oai, "x", tools=[FUNCTION], tool_choice="none")
+    assert prompt_of(oai, "x", tools=[FUNCTION], tool_choice={**choice, "mode": "auto"}) == with_none < prompt_of(oai, "x", tools=[FUNCTION])
 
 
 def test_compact(oai):

@@ -169,7 +169,22 @@ def test_unicode_survives_streaming(client):
         model="default", messages=[{"role": "user", "content": "Repeat exactly: 海 🧜‍♀️ é ü ß 漢字"}], max_tokens=48,
         temperature=0, stream=True)
     text = stream_text(chunks)
-    assert text.encode("utf-8").decode("utf-8") == text
+    assert text and "\ufffd" not in text
+
+
+def test_functions_are_answered_as_functions(scripted):
+    """OpenAI's deprecated form, both ways; one call where the model makes two."""
+    oai, functions = scripted.client(), [{"name": "get_weather", "parameters": {"type": "object"}}]
+    asked = dict(model="scripted", messages=[{"role": "user", "content": "weather-in-two-towns"}], functions=functions)
+    choice = oai.chat.completions.create(**asked).choices[0]
+    assert choice.finish_reason == "function_call" and choice.message.tool_calls is None
+    assert choice.message.function_call.name == "get_weather" and json.loads(choice.message.function_call.arguments) == {"town": "Oslo"}
+    deltas = [c.choices[0] for c in oai.chat.completions.create(**asked, stream=True) if c.choices]
+    calls = [d.delta.function_call for d in deltas if d.delta.function_call]
+    assert calls[0].name == "get_weather" and json.loads("".join(c.arguments or "" for c in calls)) == {"town": "Oslo"}
+    assert deltas[-1].finish_reason == "function_call" and not any(d.delta.tool_calls for d in deltas)
+    history = [*asked["messages"], choice.message.model_dump(exclude_none=True), {"role": "function", "name": "get_weather", "content": "rain"}]
+    assert oai.chat.completions.create(model="scripted", messages=history, functions=functions).choices[0].message.content == "DONE OK"
 
 
 @pytest.mark.parametrize("role", ["system", "developer"])

@@ -37,8 +37,8 @@ Result<model::Request> parse_chat(const Json& body, const ParseLimits& limits = 
 Result<model::Request> parse_completion(const Json& body, const ParseLimits& limits = {});
 Result<model::Request> parse_embeddings(const Json& body, const ParseLimits& limits = {});
 
-// "stop", "length", "tool_calls", "content_filter"
-std::string_view finish_name(model::FinishReason reason);
+// "stop", "length", "tool_calls" (or "function_call"), "content_filter"
+std::string_view finish_name(model::FinishReason reason, bool legacy_functions = false);
 
 struct ResponseMeta {
     std::string id;            // "chatcmpl-..." / "cmpl-..."
@@ -55,7 +55,8 @@ struct ResponseMeta {
     // Completions with echo and logprobs: the prompt's tokens per prompt. A NaN logprob (the first
     // token's) is null.
     std::vector<std::vector<model::TokenLogprob>> echo_logprobs = {};
-    bool service_tier = false;  // say it: "default"
+    bool service_tier = false;      // say it: "default"
+    bool legacy_functions = false;  // the first call as `function_call`, others are not said
 };
 // Whether the request named a service tier; then its answer says which one it had.
 bool names_service_tier(const model::Request& request);

@@ -112,7 +112,11 @@ struct Collector::State {
             w.value(c.text);
         w.key("refusal").null();
         if (!c.reasoning.empty()) w.member("reasoning_content", c.reasoning);
-        if (!c.calls.empty()) {
+        if (!c.calls.empty() && meta.legacy_functions) {
+            const Call& call = c.calls[0];
+            w.key("function_call").begin_object().member("name", call.name);
+            w.member("arguments", call.arguments.empty() ? "{}" : call.arguments).end_object();
+        } else if (!c.calls.empty()) {
             w.key("tool_calls").begin_array();
             for (std::size_t i = 0; i < c.calls.size(); ++i) write_call(w, c.calls[i], index, i);
             w.end_array();
@@ -125,7 +129,7 @@ struct Collector::State {
         } else {
             w.null();
         }
-        w.member("finish_reason", finish_name(*c.reason)).end_object();
+        w.member("finish_reason", finish_name(*c.reason, meta.legacy_functions)).end_object();
     }
 
     void write_completion_choice(JsonWriter& w, const Choice& c, std::size_t index) const {
@@ -141,7 +145,7 @@ struct Collector::State {
         } else {
             w.null();
         }
-        w.member("finish_reason", finish_name(*c.reason)).end_object();
+        w.member("finish_reason", finish_name(*c.reason, meta.legacy_functions)).end_object();
     }
 
     std::string embeddings_body() const {

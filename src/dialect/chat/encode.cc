@@ -136,7 +136,17 @@ struct StreamEncoder::State {
         if (!first && delta.arguments.empty()) return;
         call.has_arguments = call.has_arguments || !delta.arguments.empty();
 
+        if (meta.legacy_functions && delta.index > 0) return;
         begin_chunk(delta.choice, out);
+        if (meta.legacy_functions) {
+            out += "\"delta\":{\"function_call\":";
+            JsonWriter legacy(out);
+            legacy.begin_object();
+            if (first) legacy.member("name", delta.name);
+            legacy.member("arguments", delta.arguments).end_object();
+            out += "},\"logprobs\":null";
+            return end_chunk(out);
+        }
         out += "\"delta\":{\"tool_calls\":[";
         JsonWriter w(out);
         w.begin_object().member("index", delta.index);  // A17
@@ -171,7 +181,7 @@ struct StreamEncoder::State {
         begin_chunk(event.choice, out);
         out += chat ? "\"delta\":{},\"logprobs\":null,\"finish_reason\":\""
                     : "\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"";
-        out += finish_name(event.reason);
+        out += finish_name(event.reason, meta.legacy_functions);
         out += "\"}";
         out += open_tail;
     }

@@ -49,7 +49,10 @@ class StreamReader {
     };
     struct Choice {
         bool seen = false;
+        // Has its reason. No text comes any more; arguments of its calls may (A10), so that the end
+        // is told with the stream's.
         bool ended = false;
+        model::ChoiceEnd end = {};
         std::vector<Call> calls;
     };
 
@@ -59,7 +62,8 @@ class StreamReader {
     void learn(std::string_view json, const std::vector<model::Event>& out, std::size_t before);
     void choice(const Json& choice, std::vector<model::Event>& out);
     void tool_calls(const Json& calls, std::uint32_t index, std::vector<model::Event>& out);
-    void end_choice(std::uint32_t index, std::string_view reason, std::vector<model::Event>& out);
+    void end_choice(std::uint32_t index, std::string_view reason, std::string_view stop,
+                    std::vector<model::Event>& out);
     void start(std::vector<model::Event>& out);
     void done(std::vector<model::Event>& out);
     void fail(Error error, std::vector<model::Event>& out);

@@ -381,6 +381,13 @@ void StreamReader::learn(std::string_view json, const std::vector<model::Event>&
 
 // ---------------------------------------------------------------- chunks
 
+namespace {
+
+// The stop string that cut a choice: vLLM says it (a number there is a token).
+std::string_view stop_string(const Json& choice) { return string_of(choice, "stop_reason"); }
+
+}  // namespace
+
 void StreamReader::start(std::vector<model::Event>& out) {
     if (started_) return;
     started_ = true;
@@ -401,9 +408,14 @@ void StreamReader::choice(const Json& from, std::vector<model::Event>& out) {
     if (!from.is_object()) return;
     const std::uint32_t index = count_of(from, "index");
     const Choice* state = choice_at(index, out);
-    if (state == nullptr || state->ended) return;
+    if (state == nullptr) return;
     const Json* delta = given(from, "delta");
     if (delta == nullptr) delta = given(from, "message");  // a server that streams whole messages
+    if (state->ended) {
+        const Json* calls = delta == nullptr ? nullptr : given(*delta, "tool_calls");
+        if (calls != nullptr && calls->is_array()) tool_calls(*calls, index, out);
+        return;
+    }
     if (delta != nullptr && delta->is_object()) {
         std::string_view reasoning = string_of(*delta, "reasoning_content");
         if (reasoning.empty()) reasoning = string_of(*delta, "reasoning");  // newer vLLM
@@ -427,7 +439,7 @@ void StreamReader::choice(const Json& from, std::vector<model::Event>& out) {
     }
     if (ended_) return;
     const std::string_view reason = string_of(from, "finish_reason");
-    if (!reason.empty()) end_choice(index, reason, out);  // "" is not a reason (A25)
+    if (!reason.empty()) end_choice(index, reason, stop_string(from), out);  // "" is none (A25)
 }
 
 void StreamReader::tool_calls(const Json& calls, std::uint32_t index,
@@ -479,7 +491,7 @@ void StreamReader::tool_calls(const Json& calls, std::uint32_t index,
     }
 }
 
-void StreamReader::end_choice(std::uint32_t index, std::string_view name,
+void StreamReader::end_choice(std::uint32_t index, std::string_view name, std::string_view stop,
                               std::vector<model::Event>& out) {
     const auto reason = finish_reason(name);
     if (!reason) {
@@ -491,15 +503,16 @@ void StreamReader::end_choice(std::uint32_t index, std::string_view name,
         return;
     }
     choices_[index].ended = true;
-    out.emplace_back(model::ChoiceEnd{index, *reason, {}});
+    choices_[index].end = {index, *reason, std::string(stop)};
 }
 
 void StreamReader::done(std::vector<model::Event>& out) {
     start(out);
     for (std::uint32_t i = 0; i < choices_.size(); ++i) {
-        if (choices_[i].ended) continue;
-        choices_[i].ended = true;
-        out.emplace_back(model::ChoiceEnd{i, model::FinishReason::kStop, {}});
+        Choice& choice = choices_[i];
+        if (!choice.ended) choice.end = {i, model::FinishReason::kStop, {}};
+        choice.ended = true;
+        out.emplace_back(std::move(choice.end));
     }
     if (choices_.empty()) {
         fail({Code::kWorkerLost, "the backend's answer is empty", {}}, out);
@@ -592,7 +605,7 @@ bool read_choice(const Json& from, std::uint32_t index, std::vector<model::Event
              {}});
         return false;
     }
-    out.emplace_back(model::ChoiceEnd{index, *reason, {}});
+    out.emplace_back(model::ChoiceEnd{index, *reason, std::string(stop_string(from))});
     return true;
 }
 

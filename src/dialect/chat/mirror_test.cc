@@ -411,6 +411,30 @@ TEST(StreamReader, A17_A18_A21_A22_ToolCallsOfCarelessServers) {
     EXPECT_EQ(std::get<model::ToolCallDelta>(events.at(2)).id, "a_2");
 }
 
+TEST(StreamReader, A10_ArgumentsAfterTheFinishReasonAreNotLost) {
+    const std::string open =
+        calls(R"([{"index":0,"id":"a","function":{"name":"f","arguments":"{\"x\""}}])");
+    const std::string rest = calls(R"([{"index":0,"function":{"arguments":":1}"}}])");
+    const std::string end = chunk(R"([{"index":0,"delta":{},"finish_reason":"tool_calls"}])");
+    const std::string whole = seen(open + rest + end + kDone);
+    EXPECT_EQ(seen(open + end + rest + kDone), whole);
+    EXPECT_EQ(seen(open + end + rest), whole);  // the stream just ends
+}
+
+TEST(StreamReader, TheStopStringOfVllm) {
+    const auto stop = [](const std::string& reason) {
+        const auto events =
+            read_stream(kText +
+                        chunk(R"([{"index":0,"delta":{},"finish_reason":"stop","stop_reason":)" +
+                              reason + "}]") +
+                        kDone);
+        return std::get<model::ChoiceEnd>(events.at(events.size() - 2)).stop_sequence;
+    };
+    EXPECT_EQ(stop("\"END\""), "END");
+    EXPECT_EQ(stop("128001"), "");
+    EXPECT_EQ(stop("null"), "");
+}
+
 TEST(StreamReader, BoundsWhatItKeeps) {
     EXPECT_EQ(failure(chunk(R"([{"index":99999999,"delta":{"content":"x"}}])")).code,
               Code::kCorrupt);

@@ -133,6 +133,8 @@ Result<void> functions(const Json& v, Context& c) {  // after tools
     if (given(c.body, "tools") != nullptr)
         return unsupported("functions", "it cannot be combined with 'tools'.");
     TRY(c.request.tools, parse_functions(v));
+    c.request.legacy_functions = true;
+    c.request.parallel_tool_calls = false;  // its answer has room for one
     return {};
 }
 Result<void> tool_choice(const Json& v, Context& c) {  // after tools and functions

@@ -39,14 +39,14 @@ bool names_service_tier(const model::Request& request) {
            request.ignored_fields.end();
 }
 
-std::string_view finish_name(model::FinishReason reason) {
+std::string_view finish_name(model::FinishReason reason, bool legacy_functions) {
     switch (reason) {
         case model::FinishReason::kStop:
             return "stop";
         case model::FinishReason::kLength:
             return "length";
         case model::FinishReason::kToolCalls:
-            return "tool_calls";
+            return legacy_functions ? "function_call" : "tool_calls";
         case model::FinishReason::kContentFilter:
             return "content_filter";
     }

@@ -53,18 +53,37 @@ Result<model::Part> parse_image(const Json& block, const std::string& path) {
                                                 type.substr(0, 64)));
 }
 
+// Of text blocks, or a string: their text.
+std::string text_of(const Json& content) {
+    if (content.is_string()) return content.as_string();
+    std::string text;
+    if (!content.is_array()) return text;
+    for (const Json& piece : content.as_array()) {
+        const Json* t = piece.find("text");
+        if (t == nullptr || !t->is_string()) continue;
+        if (!text.empty()) text += '\n';
+        text += t->as_string();
+    }
+    return text;
+}
+
 // The text of a document whose source is text; other documents would need a reader.
 Result<model::Part> parse_document(const Json& block, const std::string& path) {
     const Json* source = given(block, "source");
     const std::string source_path = member_path(path, "source");
     if (source == nullptr) return missing(source_path);
     TRY(const std::string type, block_type(*source, source_path));
-    if (type != "text") {
-        return unsupported(source_path,
-                           fmt::format("documents of type '{}' are not supported, only 'text'.",
-                                       type.substr(0, 64)));
+    std::string text;
+    if (type == "content" && given(*source, "content") != nullptr) {
+        text = text_of(*given(*source, "content"));
+    } else if (type == "text") {
+        TRY(text, required_string(*source, "data", source_path));
+    } else {
+        return unsupported(
+            source_path,
+            fmt::format("documents of type '{}' are not supported, only 'text' and 'content'.",
+                        type.substr(0, 64)));
     }
-    TRY(std::string text, required_string(*source, "data", source_path));
     TRY(const std::string title, optional_string(block, "title", path));
     if (!title.empty()) text = title + "\n" + text;
     return model::Part(model::TextPart{std::move(text)});
@@ -73,15 +92,10 @@ Result<model::Part> parse_document(const Json& block, const std::string& path) {
 // {"type":"search_result","source","title","content":[text blocks]}
 Result<model::Part> parse_search_result(const Json& block, const std::string& path) {
     TRY(std::string text, optional_string(block, "title", path));
-    if (const Json* content = given(block, "content"); content != nullptr && content->is_array()) {
-        for (const Json& piece : content->as_array()) {
-            const Json* t = piece.find("text");
-            if (t == nullptr || !t->is_string()) continue;
-            if (!text.empty()) text += '\n';
-            text += t->as_string();
-        }
-    }
-    return model::Part(model::TextPart{std::move(text)});
+    const Json* content = given(block, "content");
+    const std::string found = content == nullptr ? std::string() : text_of(*content);
+    if (!text.empty() && !found.empty()) text += '\n';
+    return model::Part(model::TextPart{text + found});
 }
 
 // A block that is content wherever it stands; nullopt for another type.
@@ -126,7 +140,14 @@ Result<model::Message> parse_tool_result(const Json& block, const std::string& p
         const Json& piece = content->as_array()[i];
         const std::string piece_path = at_index(content_path, i);
         TRY(const std::string type, block_type(piece, piece_path));
-        TRY(auto part, content_block(piece, type, piece_path));
+        auto read = content_block(piece, type, piece_path);
+        if (!read.ok() && type == "document" && read.code() == Code::kUnsupported) {
+            // The agent cannot take its tool's result back: a refusal would end its session.
+            note_once("messages[].tool_result.document", ignored);
+            read = std::optional<model::Part>(
+                model::TextPart{"[a document that this model cannot read]"});
+        }
+        TRY(auto part, std::move(read));
         if (part) {
             message.parts.push_back(*std::move(part));
         } else if (type == "tool_reference") {
@@ -258,11 +279,14 @@ Result<model::Message> parse_system(const Json& value, const std::string& path,
                                     std::vector<std::string>& ignored) {
     model::Message message;
     message.role = model::Role::kSystem;
-    const auto add = [&](const std::string& text) {
-        if (text.starts_with(kBillingHeader))
+    const auto add = [&](std::string text) {
+        if (text.starts_with(
+                kBillingHeader)) {  // its line only: somebody may have joined the blocks
             note_once("system[].billing_header", ignored);
-        else if (!text.empty())
-            message.parts.emplace_back(model::TextPart{text});
+            const auto line = text.find('\n');
+            text.erase(0, line == std::string::npos ? line : line + 1);
+        }
+        if (!text.empty()) message.parts.emplace_back(model::TextPart{std::move(text)});
     };
     if (value.is_string()) {
         add(value.as_string());

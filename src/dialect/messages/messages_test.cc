@@ -270,6 +270,25 @@ TEST_F(MessagesTest, ErrorsHaveAnthropicsWords) {
     }
 }
 
+// An OpenAI-compatible server's words for an overflow become those that Claude Code knows.
+TEST(MessagesErrors, A61_OverflowsAreSaidInAnthropicsWords) {
+    const auto said = [](std::string message) {
+        return Json::parse(error_body({Code::kContextLength, std::move(message)}, {}))
+            ->find("error")
+            ->find("message")
+            ->as_string();
+    };
+    EXPECT_EQ(said("prompt is too long: 7 tokens > 5 maximum"),
+              "prompt is too long: 7 tokens > 5 maximum");
+    EXPECT_EQ(said("This model's maximum context length is 4096 tokens. However, your messages "
+                   "resulted in 5000 tokens. Please reduce the length of the messages."),
+              "prompt is too long: 5000 tokens > 4096 maximum");
+    EXPECT_EQ(said("This model's maximum context length is 4096 tokens. However, you requested "
+                   "32100 tokens (100 in the messages, 32000 in the completion)."),
+              "prompt is too long: 32100 tokens > 4096 maximum");
+    EXPECT_EQ(said("context window exceeded"), "prompt is too long: context window exceeded");
+}
+
 TEST(MessagesDocumentation, ListsEveryFieldWithItsPolicy) {
     const std::string text = read("docs/formats/dialect-messages.md");
     for (const FieldPolicy& field : create_fields()) {

@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <utility>
 
 #include "dialect/field_table.h"
 #include "dialect/fields.h"
 #include "dialect/image.h"
+#include "dialect/responses/tools.h"
 
 namespace nereid::dialect::responses {
 namespace {
@@ -21,8 +24,9 @@ Result<std::string> required_string(const Json& object, std::string_view name,
 
 std::string type_of(const Json& item) {
     const Json* type = item.find("type");
-    if (type == nullptr || !type->is_string()) return item.find("role") ? "message" : "";
-    return type->as_string();
+    if (type != nullptr && type->is_string()) return type->as_string();
+    if (item.find("role") != nullptr) return "message";
+    return item.find("id") != nullptr && item.as_object().size() == 1 ? "item_reference" : "";
 }
 
 Result<model::Part> input_image(const Json& part, const std::string& path) {
@@ -98,6 +102,31 @@ void note_once(std::string name, std::vector<std::string>& ignored) {
     if (std::ranges::find(ignored, name) == ignored.end()) note_ignored(name, ignored);
 }
 
+std::string id_of(const Json& item) {
+    const Json* id = item.find("id");
+    return id != nullptr && id->is_string() ? id->as_string() : std::string();
+}
+
+bool is_reference(const Json& item) {
+    const Json* type = item.find("type");
+    return type != nullptr && *type == Json("item_reference");
+}
+
+std::set<std::string> ids_of(const Json::Array& items) {
+    std::set<std::string> out;
+    for (const Json& item : items) {
+        if (!is_reference(item)) out.insert(id_of(item));
+    }
+    return out;
+}
+
+// An array of content parts, not of something else (what a shell has printed).
+bool are_parts(const Json& content) {
+    return content.is_array() && std::ranges::all_of(content.as_array(), [](const Json& part) {
+               return part.is_string() || (part.is_object() && part.find("type") != nullptr);
+           });
+}
+
 std::string_view id_prefix(std::string_view type) {
     if (type == "message") return "msg";
     if (type == "reasoning") return "rs";
@@ -123,8 +152,7 @@ Result<Json::Array> read_items(const Json& input, const std::string& path, std::
                                std::size_t max_items) {
     Json::Array out;
     const auto give_id = [&](Json& item, std::string_view type) {
-        const Json* own = item.find("id");
-        if (own != nullptr && own->is_string() && !own->as_string().empty()) return;
+        if (!id_of(item).empty()) return;
         item.set("id", fmt::format("{}_{}i{}", id_prefix(type), id, out.size()));
     };
     if (input.is_string()) {
@@ -188,11 +216,7 @@ Result<void> MessageBuilder::add(const Json& item, const std::string& path) {
     }
     if (type == "item_reference")
         return err(Code::kNotFound,
-                   fmt::format("Item '{}' was not found.",
-                               item.find("id") != nullptr && item.find("id")->is_string()
-                                   ? item.find("id")->as_string().substr(0, 64)
-                                   : "?"),
-                   path);
+                   fmt::format("Item '{}' was not found.", id_of(item).substr(0, 64)), path);
     note_once("input[]." + type.substr(0, 40), request_.ignored_fields);
     return {};
 }
@@ -260,10 +284,17 @@ Result<void> MessageBuilder::call(const Json& item, std::string_view type,
 Result<void> MessageBuilder::output(const Json& item, const std::string& path) {
     model::Message out;
     out.role = model::Role::kTool;
-    TRY(out.tool_call_id, required_string(item, "call_id", path));
+    TRY(out.tool_call_id, optional_string(item, "call_id", path));
+    if (out.tool_call_id.empty() && *item.find("type") == Json("local_shell_call_output"))
+        out.tool_call_id = id_of(item);  // it has no other
+    if (out.tool_call_id.empty()) {
+        // The SDK's types allow it; whose output it is nobody can tell.
+        note_once("input[].output_without_call_id", request_.ignored_fields);
+        return {};
+    }
     const Json* content = given(item, "output");
     if (content == nullptr) content = given(item, "tools");  // of tool_search
-    if (content != nullptr && content->is_array() && given(item, "output") != nullptr) {
+    if (content != nullptr && given(item, "output") != nullptr && are_parts(*content)) {
         TRY(out.parts, content_of(content, member_path(path, "output")));  // A77, A82
     } else if (content != nullptr) {
         const std::string text = content->is_string() ? content->as_string() : content->dump();
@@ -275,7 +306,8 @@ Result<void> MessageBuilder::output(const Json& item, const std::string& path) {
 }
 
 void MessageBuilder::flush() {
-    if (!assistant_.parts.empty() || !assistant_.tool_calls.empty()) {
+    if (!assistant_.parts.empty() || !assistant_.tool_calls.empty() ||
+        !assistant_.reasoning.empty()) {
         assistant_.role = model::Role::kAssistant;
         request_.messages.push_back(std::move(assistant_));
     }
@@ -290,24 +322,44 @@ Result<void> add_messages(Create& create, const Json::Array& history, const Seal
     }
     MessageBuilder builder(request, seal);
     for (std::size_t i = 0; i < history.size(); ++i) {
-        TRY_VOID(builder.add(history[i], at_index("previous_response_id.items", i)));
+        if (is_reference(history[i])) continue;  // to what stands before it
+        const std::string path = at_index("previous_response_id.items", i);
+        TRY_VOID(builder.add(history[i], path));
+        TRY_VOID(add_item_tools(history[i], path, create));
     }
+    const std::set<std::string> known = ids_of(history);
     for (std::size_t i = 0; i < create.input.size(); ++i) {
-        const Json* item = &create.input[i];
-        if (const Json* type = item->find("type"); *type == Json("item_reference")) {
-            const Json* id = item->find("id");
-            const auto known = std::ranges::find_if(history, [&](const Json& h) {
-                const Json* own = h.find("id");
-                return own != nullptr && id != nullptr && *own == *id;
-            });
-            if (known != history.end()) continue;  // it is there already
-        }
-        TRY_VOID(builder.add(*item, at_index("input", i)));
+        const Json& item = create.input[i];
+        if (is_reference(item) && known.contains(id_of(item))) continue;
+        TRY_VOID(builder.add(item, at_index("input", i)));
     }
     builder.finish();
+    settle_items(create.input, history);
     if (request.messages.empty())
         return err(Code::kInvalidArgument, "There is nothing to answer: 'input' is empty.",
                    "input");
+    return {};
+}
+
+void settle_items(Json::Array& items, const Json::Array& history) {
+    std::set<std::string> taken = ids_of(history);
+    std::erase_if(
+        items, [&](const Json& item) { return is_reference(item) && taken.contains(id_of(item)); });
+    std::map<std::string, std::uint32_t> copies;
+    for (Json& item : items) {
+        if (is_reference(item)) continue;
+        const std::string id = id_of(item);
+        std::string own = id;
+        while (!taken.insert(own).second) own = fmt::format("{}_{}", id, ++copies[id]);
+        if (own != id) item.set("id", own);
+    }
+}
+
+Result<void> check_items(const Json::Array& items, const std::string& path, const Seal& seal) {
+    model::Request request;
+    MessageBuilder builder(request, seal);
+    for (std::size_t i = 0; i < items.size(); ++i)
+        TRY_VOID(builder.add(items[i], at_index(path, i)));
     return {};
 }
 

@@ -25,12 +25,8 @@ struct Context {
 
 Result<void> input(const Json& v, Context& c) {
     TRY(c.create.input, read_items(v, "input", c.id, c.limits.max_items));
-    for (std::size_t i = 0; i < c.create.input.size(); ++i) {
-        const Json& item = c.create.input[i];
-        if (*item.find("type") != Json("additional_tools")) continue;
-        if (const Json* tools = given(item, "tools"))
-            TRY_VOID(parse_tools(*tools, member_path(at_index("input", i), "tools"), c.create));
-    }
+    for (std::size_t i = 0; i < c.create.input.size(); ++i)
+        TRY_VOID(add_item_tools(c.create.input[i], at_index("input", i), c.create));
     return {};
 }
 Result<void> instructions(const Json& v, Context& c) {

@@ -69,7 +69,16 @@ Result<Json::Array> read_items(const Json& input, const std::string& path, std::
 // Appends instructions, `history` (items of earlier turns, oldest first) and the turn's own input
 // to create.request.messages. Unknown items are left out and noted. kInvalidArgument with the
 // item's path; kUnsupported for parts that nothing here can read.
+// kNotFound for a reference to an item that is not in the history. The input is then as it is to be
+// stored: see settle_items.
 Result<void> add_messages(Create& create, const Json::Array& history, const Seal& seal);
+
+// Without references to what the history holds, and no id twice in both: an item whose id is taken
+// gets one of its own.
+void settle_items(Json::Array& items, const Json::Array& history);
+
+// Whether items can be history: the error that add_messages would give for them, at `path`.
+Result<void> check_items(const Json::Array& items, const std::string& path, const Seal& seal);
 
 struct ResponseMeta {
     std::string id;     // "resp_..."

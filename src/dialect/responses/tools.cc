@@ -43,7 +43,7 @@ model::Tool as_function(model::Tool tool) {
 }
 
 Result<void> add_tool(const Json& from, const std::string& path, const std::string& name_space,
-                      Create& create) {
+                      bool again, Create& create) {
     if (!from.is_object()) return wrong_type(from, path, "an object");
     TRY(const std::string type, optional_string(from, "type", path));
     if (type.empty()) return missing(member_path(path, "type"));
@@ -70,7 +70,7 @@ Result<void> add_tool(const Json& from, const std::string& path, const std::stri
             return wrong_type(*members, member_path(path, "tools"), "an array");
         for (std::size_t i = 0; i < members->size(); ++i) {
             TRY_VOID(add_tool(members->as_array()[i], at_index(member_path(path, "tools"), i),
-                              inner, create));
+                              inner, again, create));
         }
         return {};
     } else {
@@ -80,9 +80,13 @@ Result<void> add_tool(const Json& from, const std::string& path, const std::stri
     name.name = tool.name;
     name.name_space = name_space;
     tool.name = flat_name(name_space, tool.name);
-    if (!create.tools.emplace(tool.name, std::move(name)).second)
-        return bad_value(path, fmt::format("there are two tools named '{}'.", tool.name));
-    create.request.tools.push_back(std::move(tool));
+    std::vector<model::Tool>& tools = create.request.tools;
+    if (!create.tools.insert_or_assign(tool.name, std::move(name)).second) {
+        if (!again)
+            return bad_value(path, fmt::format("there are two tools named '{}'.", tool.name));
+        std::erase_if(tools, [&](const model::Tool& other) { return other.name == tool.name; });
+    }
+    tools.push_back(std::move(tool));
     return {};
 }
 
@@ -111,7 +115,19 @@ Result<std::string> chosen(const Json& from, const std::string& path, const Crea
 Result<void> parse_tools(const Json& value, const std::string& path, Create& create) {
     if (!value.is_array()) return wrong_type(value, path, "an array");
     for (std::size_t i = 0; i < value.size(); ++i)
-        TRY_VOID(add_tool(value.as_array()[i], at_index(path, i), {}, create));
+        TRY_VOID(add_tool(value.as_array()[i], at_index(path, i), {}, false, create));
+    return {};
+}
+
+Result<void> add_item_tools(const Json& item, const std::string& path, Create& create) {
+    const Json* type = item.find("type");
+    if (*type != Json("additional_tools") && *type != Json("tool_search_output")) return {};
+    const Json* tools = given(item, "tools");
+    if (tools == nullptr || !tools->is_array()) return {};
+    for (std::size_t i = 0; i < tools->size(); ++i) {
+        TRY_VOID(add_tool(tools->as_array()[i], at_index(member_path(path, "tools"), i), {}, true,
+                          create));
+    }
     return {};
 }
 
@@ -142,6 +158,11 @@ Result<void> parse_tool_choice(const Json& value, Create& create) {
             if (!name.ok() && name.code() == Code::kUnsupported) continue;
             TRY(std::string one, std::move(name));
             choice.allowed.push_back(std::move(one));
+        }
+        if (choice.allowed.empty()) {
+            if (choice.kind == Kind::kRequired)
+                return bad_value(path + ".tools", "none of them can be called here.");
+            choice.kind = Kind::kNone;
         }
     } else {
         TRY(choice.name, chosen(value, path, create));

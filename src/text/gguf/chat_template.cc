@@ -9,9 +9,12 @@
 #include <algorithm>
 #include <array>
 #include <exception>
+#include <initializer_list>
+#include <utility>
 #include <variant>
 
 #include "base/utf8.h"
+#include "text/placement.h"
 
 namespace nereid::text {
 namespace {
@@ -139,6 +142,7 @@ class JinjaTemplate final : public ChatTemplate {
         program_ = jinja::parse_from_tokens(tokens);
         caps_ = capabilities();
         knows_developer_ = source.find("developer") != std::string::npos;
+        placement_ = find_placement();
     }
 
     Result<RenderedPrompt> render(const model::Request& request) const override;
@@ -159,6 +163,10 @@ class JinjaTemplate final : public ChatTemplate {
         }
     }
 
+    // What the template does not bear, found out the same way.
+    Placement find_placement() const;
+    bool shows_all(std::initializer_list<model::Role> roles) const;
+
     Result<void> check(const model::Request& request) const;
     value messages(const model::Request& request, const InputValues& input) const;
     value message(const model::Message& message, const InputValues& input) const;
@@ -176,7 +184,35 @@ class JinjaTemplate final : public ChatTemplate {
     jinja::program program_;
     jinja::caps caps_;
     bool knows_developer_ = false;
+    Placement placement_;
 };
+
+// Whether messages of these roles come out, each of them.
+bool JinjaTemplate::shows_all(std::initializer_list<model::Role> roles) const {
+    model::Request request;
+    std::vector<std::string> texts;
+    for (const model::Role role : roles) {
+        texts.push_back(std::string("probe-") + static_cast<char>('a' + texts.size()) + "-text");
+        request.messages.push_back({.role = role, .parts = {model::TextPart{texts.back()}}});
+    }
+    const auto rendered = render(request);
+    return rendered.ok() && std::ranges::all_of(texts, [&](const std::string& text) {
+               return rendered->text.contains(text);
+           });
+}
+
+Placement JinjaTemplate::find_placement() const {
+    using enum model::Role;
+    Placement out;
+    if (!shows_all({kUser, kAssistant, kUser})) return out;  // nothing to learn from it
+    out.one_user = !shows_all({kUser, kUser});
+    if (shows_all({kSystem, kUser, kAssistant, kUser})) {
+        out.one_system = !shows_all({kSystem, kUser, kAssistant, kSystem, kUser}) ||
+                         !shows_all({kSystem, kSystem, kUser}) ||
+                         !shows_all({kDeveloper, kDeveloper, kUser});
+    }
+    return out;
+}
 
 constexpr std::array<std::string_view, 5> kReserved = {"messages", "tools", "add_generation_prompt",
                                                        "bos_token", "eos_token"};
@@ -358,9 +394,14 @@ std::vector<model::Message> JinjaTemplate::with_tools_told(const model::Request&
 value JinjaTemplate::messages(const model::Request& request, const InputValues& input) const {
     auto list = mk_val<value_array>();
     std::string system;  // waits for a user turn where the template has no system role
-    const std::vector<model::Message> told =
-        caps_.supports_tools ? std::vector<model::Message>{} : with_tools_told(request);
-    for (const model::Message& from : caps_.supports_tools ? request.messages : told) {
+    std::vector<model::Message> changed;
+    const bool tells = !caps_.supports_tools;
+    if (tells || placement_.any()) {
+        changed = tells ? with_tools_told(request) : request.messages;
+        if (placement_.any()) changed = placed(std::move(changed), placement_);
+    }
+    for (const model::Message& from :
+         tells || placement_.any() ? std::as_const(changed) : request.messages) {
         const bool is_system = role(from.role) == "system";
         if (is_system && !caps_.supports_system_role) {
             const std::string text = joined_text(from);

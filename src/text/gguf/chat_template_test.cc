@@ -82,6 +82,62 @@ TEST(ChatTemplate, SameIdsAsTheUsualWayForRandomConversations) {
     }
 }
 
+constexpr const char* kTurns =
+    "{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}";
+
+// Templates of today's models refuse what their makers did not foresee (Qwen3.5, Gemma, Mistral).
+TEST(ChatTemplate, A73_TemplatesThatWantOneSystemMessageFirst) {
+    for (const char* refusal : {"{{ raise_exception('System message must be at the beginning.') }}",
+                                "{% continue %}"}) {  // and one that leaves it out
+        SCOPED_TRACE(refusal);
+        const TextModel strict = with_template(
+            std::string("{% for m in messages %}{% if m.role == 'system' and not loop.first %}") +
+            refusal + "{% endif %}" + kTurns + "{% endfor %}");
+        const auto text = [&](std::vector<Message> messages) {
+            const auto prompt = strict.chat_template->render(ask(std::move(messages)));
+            EXPECT_TRUE(prompt.ok()) << prompt.error().message;
+            return prompt.ok() ? prompt->text : std::string();
+        };
+        EXPECT_EQ(text({say(Role::kDeveloper, "One."), say(Role::kDeveloper, "Two."),
+                        say(Role::kUser, "Hi")}),
+                  "<|im_start|>system\nOne.\nTwo.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n");
+        const std::string first =
+            text({say(Role::kSystem, "One."), say(Role::kUser, "Hi"), say(Role::kSystem, "Two.")});
+        EXPECT_EQ(first,
+                  "<|im_start|>system\nOne.<|im_end|>\n<|im_start|>user\nHi\nTwo.<|im_end|>\n");
+        EXPECT_TRUE(text({say(Role::kSystem, "One."), say(Role::kUser, "Hi"),
+                          say(Role::kSystem, "Two."), say(Role::kAssistant, "Yes"),
+                          say(Role::kSystem, "Three."), say(Role::kUser, "Bye")})
+                        .starts_with(first));
+    }
+}
+
+TEST(ChatTemplate, TemplatesThatWantTurnsToAlternate) {
+    const TextModel strict = with_template(
+        std::string("{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+                    "{{ raise_exception('Conversation roles must alternate') }}{% endif %}") +
+        kTurns + "{% endfor %}");
+    const auto prompt = strict.chat_template->render(
+        ask({say(Role::kUser, "One."), say(Role::kUser, "Two."), say(Role::kAssistant, "Yes")}));
+    ASSERT_TRUE(prompt.ok()) << prompt.error().message;
+    EXPECT_EQ(prompt->text,
+              "<|im_start|>user\nOne.\nTwo.<|im_end|>\n<|im_start|>assistant\nYes<|im_end|>\n");
+}
+
+// A template that takes all of it is given all of it, where it stands.
+TEST(ChatTemplate, A73_OthersKeepEveryMessage) {
+    const TextModel plain =
+        with_template(std::string("{% for m in messages %}") + kTurns + "{% endfor %}");
+    const auto prompt = plain.chat_template->render(
+        ask({say(Role::kSystem, "a"), say(Role::kSystem, "b"), say(Role::kUser, "c"),
+             say(Role::kUser, "d"), say(Role::kSystem, "e")}));
+    ASSERT_TRUE(prompt.ok());
+    std::string expected;
+    for (const char* turn : {"system\na", "system\nb", "user\nc", "user\nd", "system\ne"})
+        expected += std::string("<|im_start|>") + turn + "<|im_end|>\n";
+    EXPECT_EQ(prompt->text, expected);
+}
+
 // Where a control token may come from the template only: in `text`, as often as the template of
 // `clean` writes it.
 void expect_no_injection(const ChatTemplate& chat_template, const Request& attack,
