@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::size_t kMaxTurns = 10'000;
 constexpr std::uint32_t kItemsPerRead = 1000;
+constexpr std::size_t kMaxReferred = 100;
 
 std::string text_of(const Json& body, std::string_view name) {
     const Json* v = body.find(name);
@@ -49,8 +50,8 @@ io::Task<Result<Json::Array>> conversation_items(Exchange& x, std::string id) {
     }
 }
 
-// The items of a conversation up to the end of a turn in it; all but the turn's own are new to the
-// caller. None when nothing of the turn is there any more.
+// The items of a conversation up to the last one of a turn in it; none when nothing of the turn is
+// there any more.
 Json::Array until_end_of(const StoredResponse& turn, Json::Array items) {
     Json::Array own = turn.input;
     append(own, turn.response.find("output"));
@@ -144,23 +145,25 @@ io::Task<Result<StoredResponse>> load_response(Exchange& x, std::string id, std:
 
 io::Task<void> resolve_references(Exchange& x, dialect::responses::Create& create,
                                   const Json::Array& history) {
-    const auto named = [](const Json::Array& items, const std::string& id) -> const Json* {
-        const auto at = std::ranges::find_if(
-            items, [&](const Json& item) { return text_of(item, "id") == id; });
-        return at == items.end() ? nullptr : &*at;
-    };
-    std::map<std::string, Json::Array> loaded;  // by response
+    std::set<std::string> here;  // no need to look for these
+    std::set<std::string> looked;
+    std::map<std::string, Json> found;
     for (Json& item : create.input) {
         if (text_of(item, "type") != "item_reference") continue;
+        if (here.empty()) {
+            here.insert("");
+            for (const Json& known : history) here.insert(text_of(known, "id"));
+        }
         const std::string id = text_of(item, "id");
         const std::string response = response_of_item(id);
-        if (response.empty() || named(history, id) != nullptr) continue;
-        if (!loaded.contains(response)) {
+        if (response.empty() || here.contains(id)) continue;
+        if (looked.size() < kMaxReferred && looked.insert(response).second) {
             auto stored = co_await load_response(x, response, {});
             if (stored.ok()) append(stored->input, stored->response.find("output"));
-            loaded[response] = stored.ok() ? std::move(stored->input) : Json::Array();
+            for (Json& known : stored.ok() ? stored->input : Json::Array())
+                found.emplace(text_of(known, "id"), known);
         }
-        if (const Json* found = named(loaded[response], id)) item = Json(*found);
+        if (const auto at = found.find(id); at != found.end()) item = at->second;
     }
 }
 

@@ -40,7 +40,7 @@ io::Task<Result<StoredResponse>> load_response(Exchange& x, std::string id, std:
 io::Task<Result<Json::Array>> load_history(Exchange& x, const dialect::responses::Create& create);
 
 // Puts the items that references of `create.input` name in their place: those of responses that are
-// stored here, whose ids tell of which. Others stay as they are.
+// stored here, whose ids tell of which; at most a hundred responses. Others stay as they are.
 io::Task<void> resolve_references(Exchange& x, dialect::responses::Create& create,
                                   const Json::Array& history);
 

@@ -89,8 +89,9 @@ class RecipeParser final : public OutputParser {
             const std::string& text = event.as_array()[1].as_string();
             if (kind == "name") {
                 writer_.end(out);
-                writer_.begin(text, out);
-            } else if (kind == "arguments") {
+                nameless_ = text.empty();  // a call of nothing: what it says is text
+                if (!nameless_) writer_.begin(text, out);
+            } else if (kind == "arguments" && !nameless_) {
                 writer_.arguments(text, out);
             } else if (text.empty()) {
                 continue;
@@ -106,6 +107,7 @@ class RecipeParser final : public OutputParser {
     std::shared_ptr<const Recipe::Calls> calls_;
     ParserOptions options_;
     CallWriter writer_;
+    bool nameless_ = false;  // of the open call
     nr_parser* parser_;
 };
 

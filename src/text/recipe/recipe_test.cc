@@ -79,6 +79,22 @@ TEST(Recipe, A1_A2_ParsesCallsAtEverySplit) {
     for (const std::size_t cut : all) ASSERT_EQ(parse(text, true, {cut}), whole) << cut;
 }
 
+// Found by recipe_fuzz.
+TEST(Recipe, ACallOfNothingIsText) {
+    const std::string text = "Ok.\n\n<" + kD + "tool_calls>\n<" + kD + "invoke name=\"\">\n<" + kD +
+                             "parameter name=\"a\" string=\"true\">x</" + kD + "parameter>\n</" +
+                             kD + "invoke>\n</" + kD + "tool_calls>";
+    static const std::vector<model::Tool> tools(
+        1, model::Tool{.name = "f", .description = "", .parameters = {}, .format = {}});
+    const auto parser = make_parser(Family::kDeepSeek4, {.tools = &tools});
+    std::vector<model::Event> events;
+    parser->push(text, events);
+    EXPECT_FALSE(parser->finish(events));
+    std::string said;
+    for (const model::Event& event : events) said += std::get<model::TextDelta>(event).text;
+    EXPECT_EQ(said, R"(Ok.{"a": "x"})");
+}
+
 TEST(Recipe, PlainAnswers) {
     EXPECT_EQ(parse("Hello <b>", false, {3}), (Parsed{"Hello <b>", "", {}}));
     EXPECT_EQ(parse("only thoughts", true, {5}), (Parsed{"", "only thoughts", {}}));
