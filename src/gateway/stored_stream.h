@@ -6,6 +6,8 @@
 // process, and the whole says which process made it, so that a process that was given up for dead
 // and still writes is never mixed with the one that took its work over.
 //
+// Why: docs/adr/0014.
+//
 // | what fails | what is seen | where it is tested |
 // | a part cannot be written | the same again; a counter; followers wait | TwoGateways.APart… |
 // | the writer dies | followers are cut when another takes over: that is a new stream |
