@@ -8,12 +8,10 @@
 //
 // Why: docs/adr/0014.
 //
-// | what fails | what is seen | where it is tested |
-// | a part cannot be written | the same again; a counter; followers wait | TwoGateways.APart… |
-// | the writer dies | followers are cut when another takes over: that is a new stream |
-// test_takeover.py | | the response is cancelled or deleted elsewhere | followers are cut |
-// TwoGateways, test_takeover.py | | over 32 MiB | no whole is kept; followers elsewhere are cut at
-// the end | |
+// Failures. A part that cannot be written is written again as it is (counted; TwoGateways.APart…);
+// the writer dies: followers are cut when another takes over (test_takeover.py); the response is
+// cancelled or deleted elsewhere: followers are cut; over 32 MiB: no whole is kept, and followers
+// elsewhere are cut at the end.
 #pragma once
 
 #include <cstdint>
