@@ -134,6 +134,12 @@ TEST_F(StateTest, CancellingABackgroundResponseAbortsItOnce) {
     EXPECT_EQ(worker.aborts, 1);
     EXPECT_EQ(worker.open_sessions(), 0);
     EXPECT_EQ(at(get("/v1/responses/" + id_of(*c))->json(), "status"), Json("cancelled"));
+    // What had come of its stream is there, and ends as it did.
+    auto replay = get("/v1/responses/" + id_of(*c) + "?stream=true");
+    EXPECT_THAT(replay->body(), HasSubstr("\"delta\":\"a\""));
+    EXPECT_THAT(replay->raw, Not(HasSubstr(": cut")));
+    EXPECT_TRUE(replay->closed);
+    EXPECT_FALSE(replay->last_chunk_seen());
 }
 
 TEST_F(StateTest, DestroyingTheGatewayEndsJobs) {

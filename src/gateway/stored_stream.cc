@@ -14,6 +14,7 @@ namespace {
 constexpr char kWholeKind[] = "response_events";
 constexpr char kPartKind[] = "response_part";
 constexpr std::size_t kMaxWhole = 32u << 20;
+constexpr std::string_view kCut = ": cut\n\n";  // ends a stream that did not come to its end
 constexpr Duration kPartEvery = 250ms;
 constexpr Duration kLookEvery = 250ms;
 constexpr int kLooksForAnEnd = 8;  // between the end of a response and its whole stream
@@ -115,6 +116,7 @@ io::Task<void> StoredStream::close(bool ours) {
                            .record = {.key = response_key(x_, kPartKind, part_name(list, i))}});
     }
     Recording::View all = recording_->from(0);
+    if (!all.whole) all.bytes += kCut;
     if (ours && all.head.streamed && all.bytes.size() <= kMaxWhole) {
         store::Record whole{.key = stored_stream_key(x_, id_),
                             .parent = x_.core().process_id,
@@ -143,10 +145,12 @@ io::Task<void> follow_stored(Exchange& x, std::string id, std::uint64_t skip,
         if (whole.ok()) {
             if (answer.begun() && whole->parent != process)
                 co_return co_await answer.cut(no_stream());
-            const std::string_view bytes = whole->body;
+            std::string_view bytes = whole->body;
+            const bool cut = bytes.ends_with(kCut);
+            if (cut) bytes.remove_suffix(kCut.size());
             const auto rest = bytes.substr(std::min(answer.taken(), bytes.size()));
-            if (answer.note(co_await answer.give(rest))) co_await answer.end();
-            co_return;
+            if (!answer.note(co_await answer.give(rest))) co_return;
+            co_return co_await (cut ? answer.cut(no_stream()) : answer.end());
         }
         const auto owner = co_await pending_owner(x, id);
         if (!owner) ++ended;

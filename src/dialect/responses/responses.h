@@ -39,6 +39,7 @@ struct ToolName {
     std::string name;
     std::string name_space;
     ToolKind kind = ToolKind::kFunction;
+    std::size_t at = 0;  // in Create::request.tools
 };
 // By the name that engines see.
 using ToolNames = std::map<std::string, ToolName, std::less<>>;

@@ -81,12 +81,18 @@ Result<void> add_tool(const Json& from, const std::string& path, const std::stri
     name.name_space = name_space;
     tool.name = flat_name(name_space, tool.name);
     std::vector<model::Tool>& tools = create.request.tools;
-    if (!create.tools.insert_or_assign(tool.name, std::move(name)).second) {
-        if (!again)
-            return bad_value(path, fmt::format("there are two tools named '{}'.", tool.name));
-        std::erase_if(tools, [&](const model::Tool& other) { return other.name == tool.name; });
+    name.at = tools.size();
+    const auto [known, fresh] = create.tools.try_emplace(tool.name, name);
+    if (fresh) {
+        tools.push_back(std::move(tool));
+        return {};
     }
-    tools.push_back(std::move(tool));
+    if (!again) return bad_value(path, fmt::format("there are two tools named '{}'.", tool.name));
+    // In its old place: the beginning of the prompt stays.
+    const std::size_t at = known->second.at;
+    name.at = at;
+    known->second = std::move(name);
+    tools[at] = std::move(tool);
     return {};
 }
 
