@@ -160,6 +160,22 @@ TEST_F(Errors, ImagesAreRefusedByMessage) {
     EXPECT_EQ(at(c->json(), "error.param"), Json("messages[0].content[0].image_url.url"));
 }
 
+// The official SDKs would do it all again.
+TEST_F(Errors, WhatHasCostOutputIsNotToBeRetried) {
+    start();
+    for (const bool spent : {false, true}) {
+        const std::size_t job = worker.jobs.size();
+        auto c = chat();
+        loop.advance(1ms);
+        if (spent) worker.say(job, "half an answer");
+        loop.settle();
+        worker.finish(job, model::EndReason::kFailed, Error{Code::kWorkerLost, "lost"});
+        loop.settle();
+        EXPECT_GE(c->status(), 500);
+        EXPECT_EQ(c->header("x-should-retry"), spent ? "false" : "true") << c->raw;
+    }
+}
+
 TEST_F(Errors, ToolsNeedATemplateForThem) {
     constexpr std::string_view kTools =
         R"(,"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}])";

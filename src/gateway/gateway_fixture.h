@@ -14,6 +14,7 @@ class FakeTextBackend final : public pools::TextBackend {
   public:
     struct Shared {
         std::vector<std::vector<model::Event>> script;
+        std::vector<std::vector<model::Event>> first;  // of the first run, when it is not empty
         int running = 0;
         int runs = 0;
         int cut = 0;  // destroyed before its end
@@ -26,7 +27,7 @@ class FakeTextBackend final : public pools::TextBackend {
         Running running(loop_, shared_);
         if (served_by != nullptr) *served_by = "http://upstream";
         shared_.last = request;
-        auto script = shared_.script;
+        auto script = shared_.runs == 1 && !shared_.first.empty() ? shared_.first : shared_.script;
         for (auto& events : script) {
             if (events.empty()) {
                 shared_.waiting.push_back(&running.released);

@@ -1,11 +1,14 @@
 #include "gateway/generate.h"
 
 #include <memory>
+#include <optional>
 #include <utility>
+#include <variant>
 
 #include <fmt/format.h>
 
 #include "dialect/chat/chat.h"
+#include "dialect/overflow.h"
 #include "gateway/image_decode.h"
 #include "gateway/responder.h"
 #include "gateway/subtask.h"
@@ -159,6 +162,20 @@ io::Task<void> run_tokens(Exchange& x, ShardTools tools, ShardModel& m, model::R
     co_await tokens.run();
 }
 
+// Clients of Messages name the most output they can think of (A61), and a server that refuses it
+// says what there is room for. Nullopt: `events` are no such refusal.
+std::optional<TokenCount> room_for_less(const model::Request& request,
+                                        const std::vector<model::Event>& events) {
+    if (request.endpoint != model::Endpoint::kMessages || events.size() != 1) return std::nullopt;
+    const auto* failed = std::get_if<model::Failed>(&events[0]);
+    if (failed == nullptr || failed->error.code != Code::kContextLength) return std::nullopt;
+    const dialect::Overflow said = dialect::read_overflow(failed->error.message);
+    if (said.prompt == 0 || said.prompt >= said.context) return std::nullopt;
+    const auto room = static_cast<TokenCount>(said.context - said.prompt);
+    if (room >= request.max_output_tokens.value_or(0)) return std::nullopt;
+    return room;
+}
+
 io::Task<void> run_text(Exchange& x, ShardTools tools, ShardModel& m, model::Request request,
                         Form& form) {
     auto brought = co_await bring_images(x, tools.network, request);
@@ -168,6 +185,15 @@ io::Task<void> run_text(Exchange& x, ShardTools tools, ShardModel& m, model::Req
     Responder responder(x, form, {.system_fingerprint = {}, .choices = request.n, .echo = {}},
                         request.stream);
     request.model = m.entry->id;  // an alias means nothing to the server
+    std::optional<TokenCount> room;
+    const auto first_try = [&](std::vector<model::Event>& events) -> io::Task<bool> {
+        room = room_for_less(request, events);
+        if (room) co_return false;
+        co_return co_await responder.on_events(events);
+    };
+    co_await m.backend->run(request, first_try, &x.record.worker);
+    if (!room) co_return;
+    request.max_output_tokens = *room;
     co_await m.backend->run(
         request,
         [&responder](std::vector<model::Event>& events) { return responder.on_events(events); },

@@ -51,6 +51,41 @@ class TextPath : public GatewayTest {
     }
 };
 
+// A61: Claude Code asks for 32,000 tokens whatever the model.
+TEST_F(TextPath, MessagesTakesTheRoomThatTheServerNames_A61) {
+    constexpr std::string_view kRefusal =
+        "This model's maximum context length is 4096 tokens. However, you requested 32100 tokens "
+        "(100 in the messages, 32000 in the completion).";
+    backend.script = {started(), text("Hello"), end()};
+    backend.first = {failed(Code::kContextLength, std::string(kRefusal))};
+    start();
+    const auto message = [&](int tokens) {
+        auto c = client();
+        c->post(
+            "/v1/messages",
+            fmt::format(
+                R"({{"model":"t","max_tokens":{},"messages":[{{"role":"user","content":"Hi"}}]}})",
+                tokens));
+        loop.settle();
+        return c;
+    };
+    auto c = message(32000);
+    EXPECT_EQ(c->status(), 200) << c->raw;
+    EXPECT_THAT(c->body(), HasSubstr("Hello"));
+    EXPECT_EQ(backend.runs, 2);
+    EXPECT_EQ(backend.last.max_output_tokens, 3996u);
+    // A refusal that is none of the answer's length, or that comes again, is the caller's.
+    backend.script = {failed(Code::kContextLength, std::string(kRefusal))};
+    auto again = message(32000);
+    EXPECT_EQ(again->status(), 400);
+    EXPECT_THAT(again->body(), HasSubstr("prompt is too long: 32100 tokens > 4096 maximum"));
+    EXPECT_EQ(backend.runs, 4);
+    EXPECT_EQ(message(10)->status(), 400);
+    EXPECT_EQ(backend.runs, 5);
+    EXPECT_EQ(ask(false)->status(), 400);  // Chat's clients are told
+    EXPECT_EQ(backend.runs, 6);
+}
+
 TEST_F(TextPath, StreamAndWhole) {
     backend.script = {started(), text("Hel"), text("lo"), end()};
     start();

@@ -1,8 +1,7 @@
 #include <fmt/format.h>
 
-#include <charconv>
-
 #include "dialect/messages/messages.h"
+#include "dialect/overflow.h"
 
 namespace nereid::dialect::messages {
 namespace {
@@ -29,24 +28,14 @@ std::string_view type_of(const Error& error) {
     }
 }
 
-std::size_t number_after(std::string_view text, std::string_view words) {
-    const auto at = text.find(words);
-    if (at == std::string_view::npos) return 0;
-    std::size_t number = 0;
-    std::from_chars(text.data() + at + words.size(), text.data() + text.size(), number);
-    return number;
-}
-
 // Claude Code knows an overflow by Anthropic's words (A61). An OpenAI-compatible server says it in
 // OpenAI's, with or without the numbers.
 std::string overflow_message(const std::string& message) {
     constexpr std::string_view kTooLong = "prompt is too long";
     if (message.contains(kTooLong)) return message;
-    const std::size_t most = number_after(message, "maximum context length is ");
-    std::size_t asked = number_after(message, "resulted in ");
-    if (asked == 0) asked = number_after(message, "you requested ");
-    if (most == 0 || asked == 0) return fmt::format("{}: {}", kTooLong, message);
-    return fmt::format("{}: {} tokens > {} maximum", kTooLong, asked, most);
+    const Overflow said = read_overflow(message);
+    if (said.context == 0 || said.asked == 0) return fmt::format("{}: {}", kTooLong, message);
+    return fmt::format("{}: {} tokens > {} maximum", kTooLong, said.asked, said.context);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "dialect/chat/random_chat.h"
 #include "dialect/chat/transcript.h"
+#include "dialect/overflow.h"
 
 namespace nereid::dialect::messages {
 namespace {
@@ -287,6 +288,25 @@ TEST(MessagesErrors, A61_OverflowsAreSaidInAnthropicsWords) {
                    "32100 tokens (100 in the messages, 32000 in the completion)."),
               "prompt is too long: 32100 tokens > 4096 maximum");
     EXPECT_EQ(said("context window exceeded"), "prompt is too long: context window exceeded");
+}
+
+TEST(Overflow, WordsOfServers) {
+    const auto read = [](std::string_view message) {
+        const Overflow o = read_overflow(message);
+        return fmt::format("{} {} {}", o.context, o.prompt, o.asked);
+    };
+    EXPECT_EQ(read("This model's maximum context length is 4096 tokens. However, you requested "
+                   "32100 tokens (100 in the messages, 32000 in the completion)."),
+              "4096 100 32100");  // OpenAI, vLLM until 0.10, Nereid
+    EXPECT_EQ(read("'max_tokens' or 'max_completion_tokens' is too large: 32000. This model's "
+                   "maximum context length is 4096 tokens and your request has 100 input tokens "
+                   "(32000 > 4096 - 100)."),
+              "4096 100 0");  // vLLM
+    EXPECT_EQ(read("Requested token count exceeds the model's maximum context length of 4096 "
+                   "tokens. You requested a total of 32100 tokens: 100 tokens from the input "
+                   "messages and 32000 tokens for the completion."),
+              "4096 100 32100");  // SGLang
+    EXPECT_EQ(read("tokens in the messages"), "0 0 0");
 }
 
 TEST(MessagesDocumentation, ListsEveryFieldWithItsPolicy) {
