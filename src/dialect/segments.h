@@ -2,15 +2,16 @@
 // and close one after the other, where Chat lets everything grow at once.
 //
 // Invariants: at most one segment is open; no text or reasoning segment is empty (A11); a call
-// without arguments grows by "{}" (A5, A9); a fragment that comes for another call while the open
-// one is no whole JSON document waits until that is closed, so that nothing is lost however an
-// engine interleaves calls (A6, A10). Internal to dialect.
+// without arguments grows by "{}" (A5, A9); what comes while the open call is not whole waits until
+// it is, or the choice ends, so that nothing is lost however a server interleaves calls and text
+// (A6, A10). Linear in what comes. Internal to dialect.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "model/event.h"
@@ -48,6 +49,22 @@ class Segments {
     bool has_calls() const { return next_call_ != 0; }
 
   private:
+    using Delta = std::variant<model::TextDelta, model::ReasoningDelta, model::ToolCallDelta>;
+    // Whether a document of objects and arrays has come to its end.
+    class Brackets {
+      public:
+        void feed(std::string_view text);
+        bool closed() const { return begun_ && depth_ == 0; }
+
+      private:
+        int depth_ = 0;
+        bool begun_ = false;
+        bool in_string_ = false;
+        bool escaped_ = false;
+    };
+
+    bool half_a_call() const;  // is open
+    void go_on(SegmentSink& sink);
     void begin_call(const model::ToolCallDelta& e, SegmentSink& sink);
     void open(SegmentKind kind, SegmentSink& sink);
     void grow(const std::string& piece, const std::vector<model::TokenLogprob>& logprobs,
@@ -55,8 +72,11 @@ class Segments {
     void close(SegmentSink& sink);
 
     std::optional<Segment> open_;
-    std::uint32_t next_call_ = 0;                // calls below it have been opened
-    std::vector<model::ToolCallDelta> waiting_;  // of later calls
+    bool custom_ = false;          // the open call's input is no JSON
+    Brackets brackets_;            // of the open call
+    std::uint32_t next_call_ = 0;  // calls below it have been opened
+    std::vector<Delta> waiting_;   // for the end of the open call, in order
+    bool going_on_ = false;
 };
 
 }  // namespace nereid::dialect

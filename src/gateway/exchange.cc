@@ -84,7 +84,7 @@ io::Headers Exchange::headers(std::string_view content_type) const {
     io::Headers h;
     h.add("content-type", content_type);
     h.add("x-request-id", record.id);
-    if (speaks_messages(record.route)) {
+    if (speaks_messages(record.route) || is_messages_path(http_.path)) {
         h.add("request-id", record.id);
     } else {
         h.add("openai-version", kApiVersion);

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 #include <variant>
 
@@ -162,6 +163,18 @@ io::Task<void> run_tokens(Exchange& x, ShardTools tools, ShardModel& m, model::R
     co_await tokens.run();
 }
 
+// Some servers end calls with "stop" (A11). `calling`: the choices that have called something.
+void mend_reasons(std::vector<model::Event>& events, std::set<std::uint32_t>& calling) {
+    for (model::Event& event : events) {
+        if (const auto* call = std::get_if<model::ToolCallDelta>(&event)) {
+            calling.insert(call->choice);
+        } else if (auto* end = std::get_if<model::ChoiceEnd>(&event)) {
+            if (end->reason == model::FinishReason::kStop && calling.contains(end->choice))
+                end->reason = model::FinishReason::kToolCalls;
+        }
+    }
+}
+
 // Clients of Messages name the most output they can think of (A61), and a server that refuses it
 // says what there is room for. Nullopt: `events` are no such refusal.
 std::optional<TokenCount> room_for_less(const model::Request& request,
@@ -184,20 +197,23 @@ io::Task<void> run_text(Exchange& x, ShardTools tools, ShardModel& m, model::Req
     if (request.drop_oldest_turns) x.record.ignored_fields.emplace_back("truncation");
     Responder responder(x, form, {.system_fingerprint = {}, .choices = request.n, .echo = {}},
                         request.stream);
-    request.model = m.entry->id;  // an alias means nothing to the server
+    request.model = m.entry->id;      // an alias means nothing to the server
+    std::set<std::uint32_t> calling;  // choices
+    const auto give = [&](std::vector<model::Event>& events) {
+        if (request.tool_choice.kind != model::ToolChoice::Kind::kNamed)
+            mend_reasons(events, calling);
+        return responder.on_events(events);
+    };
     std::optional<TokenCount> room;
     const auto first_try = [&](std::vector<model::Event>& events) -> io::Task<bool> {
         room = room_for_less(request, events);
         if (room) co_return false;
-        co_return co_await responder.on_events(events);
+        co_return co_await give(events);
     };
     co_await m.backend->run(request, first_try, &x.record.worker);
     if (!room) co_return;
     request.max_output_tokens = *room;
-    co_await m.backend->run(
-        request,
-        [&responder](std::vector<model::Event>& events) { return responder.on_events(events); },
-        &x.record.worker);
+    co_await m.backend->run(request, give, &x.record.worker);
 }
 
 }  // namespace

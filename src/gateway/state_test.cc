@@ -418,6 +418,39 @@ TEST_F(StateTest, MessagesErrorsAndHeaders) {
     EXPECT_EQ(at(bad->json(), "type"), Json("error"));
 }
 
+// What an engine refuses of a grammar is a status, streamed or not; but nobody waits for it long.
+TEST_F(StateTest, AGrammarIsRefusedWithAStatus) {
+    worker.status.info->grammars = static_cast<std::uint8_t>(model::GrammarKind::kJsonSchema);
+    start();
+    const auto ask = [&](bool stream) {
+        return chat(
+            fmt::format(R"(,"response_format":{{"type":"json_object"}},"stream":{})", stream));
+    };
+    for (const bool stream : {false, true}) {
+        const std::size_t job = worker.jobs.size();
+        auto c = ask(stream);
+        ASSERT_EQ(worker.jobs.size(), job + 1) << c->raw;
+        EXPECT_EQ(c->raw, "");
+        worker.finish(job, model::EndReason::kFailed,
+                      Error{Code::kInvalidArgument, "no such keyword"});
+        loop.settle();
+        EXPECT_EQ(c->status(), 400) << c->raw;
+        EXPECT_EQ(at(c->json(), "error.param"), Json("response_format"));
+    }
+    auto slow = ask(true);
+    loop.advance(1s);
+    EXPECT_EQ(slow->raw, "");
+    loop.advance(2s);
+    EXPECT_EQ(slow->status(), 200);
+    answer(2, "{}");
+    EXPECT_TRUE(slow->last_chunk_seen());
+    auto quick = ask(true);
+    worker.start(3);
+    loop.settle();
+    EXPECT_EQ(quick->status(), 200);
+    answer(3, "{}");
+}
+
 // OpenAI's finish reasons of forced calls, streamed or not: A23; the grammar goes to the engine:
 // A97.
 TEST_F(StateTest, ForcedCallsEndAsOpenAiSays_A23_A97_A99) {

@@ -51,6 +51,28 @@ class TextPath : public GatewayTest {
     }
 };
 
+// Agents go by the reason; only a call that was forced by name ends with "stop" (A97).
+TEST_F(TextPath, CallsEndAsCallsWhateverTheServerSays_A11) {
+    std::vector<model::Event> call;
+    call.emplace_back(model::ToolCallDelta{.index = 0, .id = "c", .name = "f", .arguments = "{}"});
+    backend.script = {started(), call, end()};
+    start();
+    for (const auto& [choice, reason] :
+         {std::pair(R"("auto")", "tool_calls"), std::pair(R"("required")", "tool_calls"),
+          std::pair(R"({"type":"function","function":{"name":"f"}})", "stop")}) {
+        for (const bool stream : {false, true}) {
+            auto c = client();
+            c->post(
+                "/v1/chat/completions",
+                fmt::format(
+                    R"({{"model":"t","stream":{},"tool_choice":{},"tools":[{{"type":"function","function":{{"name":"f"}}}}],"messages":[{{"role":"user","content":"Hi"}}]}})",
+                    stream, choice));
+            loop.settle();
+            EXPECT_THAT(c->body(), HasSubstr(fmt::format(R"("finish_reason":"{}")", reason)));
+        }
+    }
+}
+
 // A61: Claude Code asks for 32,000 tokens whatever the model.
 TEST_F(TextPath, MessagesTakesTheRoomThatTheServerNames_A61) {
     constexpr std::string_view kRefusal =

@@ -14,6 +14,7 @@ namespace {
 // Updates that a client may be behind, per choice: some ten seconds of decoding. Beyond, it is not
 // reading.
 constexpr std::size_t kMaxBehind = 4096;
+constexpr Duration kVerdictOnGrammar = 2s;  // then the headers leave without it
 // Choices of one request in the engine at once: a batch of 2,048 embeddings must not fill
 // everybody's queue.
 constexpr std::size_t kMaxActive = 32;
@@ -71,11 +72,18 @@ TokenRequest::~TokenRequest() {
 io::Task<void> TokenRequest::run() {
     x_.record.worker = model_.worker->name();
     events_.emplace_back(model::Start{});
+    const bool has_grammar =
+        !plan_.adds.empty() && plan_.adds[0].grammar_kind != model::GrammarKind::kNone;
     submit_more();
-    // A refusal that is there already can still be a status.
-    if (updates_.size() == 0 && !co_await responder_.open()) co_return;
+    // A refusal that is there already can still be a status; that of a grammar comes soon.
+    TimePoint open_at = has_grammar ? x_.loop().now() + kVerdictOnGrammar : TimePoint::never();
+    if (!has_grammar && updates_.size() == 0 && !co_await responder_.open()) co_return;
     while (!responder_.ended()) {
-        auto first = co_await updates_.pop();
+        auto first = co_await updates_.pop(std::exchange(open_at, TimePoint::never()));
+        if (!first.ok() && first.code() == Code::kDeadlineExceeded) {
+            if (!co_await responder_.open()) co_return;
+            continue;
+        }
         if (!first.ok()) {
             CHECK(overflowed_);
             x_.record.end = kEndSlowClient;

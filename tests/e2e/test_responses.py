@@ -332,6 +332,17 @@ def test_tools_that_were_found_are_called_by_their_names(oai):
                            ("wait-for-agent", {"previous_response_id": earlier.id})):
         call = create(oai, items, **{"tools": [search], **options}).output[0]
         assert (call.type, call.name, call.namespace) == ("function_call", "wait_agent", "multi_agent_v1"), items
+    # A choice may name what an earlier turn has brought: the scripted engine has no grammars to force it with, and says so.
+    with pytest.raises(openai.BadRequestError, match="not in 'tools'"):
+        create(oai, "x", tool_choice={"type": "function", "name": "wait_agent", "namespace": "multi_agent_v1"})
+    with pytest.raises(openai.BadRequestError) as refused:
+        create(oai, "x", previous_response_id=earlier.id, tool_choice={"type": "function", "name": "wait_agent", "namespace": "multi_agent_v1"})
+    assert "not in" not in str(refused.value)
+    # A turn's own definition counts, whatever was brought before.
+    custom = create(oai, [{"type": "additional_tools", "tools": [{**PATCH, "format": {"type": "text"}}]}, said("say-hi")], tools=[search])
+    function = {"type": "function", "name": "apply_patch", "parameters": {"type": "object"}}
+    assert create(oai, "patch-please", previous_response_id=custom.id, tools=[function]).output[0].type == "function_call"
+    assert create(oai, "patch-please", previous_response_id=custom.id).output[0].type == "custom_tool_call"
     with pytest.raises(openai.BadRequestError, match="two tools"):
         create(oai, "x", tools=[AGENTS, AGENTS])
 

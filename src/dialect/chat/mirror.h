@@ -46,6 +46,9 @@ class StreamReader {
     struct Call {
         std::int64_t wire_index = 0;
         std::string id;
+        bool named = false;
+        std::uint32_t index = 0;       // among the named
+        std::string before_name = {};  // arguments
     };
     struct Choice {
         bool seen = false;
@@ -54,6 +57,7 @@ class StreamReader {
         bool ended = false;
         model::ChoiceEnd end = {};
         std::vector<Call> calls;
+        std::uint32_t named = 0;  // of these
     };
 
     void line(std::string_view line, std::vector<model::Event>& out);

@@ -45,6 +45,7 @@ model::Usage read_usage(const Json& from) {
         usage.cached_tokens = count_of(*details, "cached_tokens");
     if (usage.cached_tokens == 0)
         usage.cached_tokens = count_of(from, "prompt_cache_hit_tokens");  // DeepSeek
+    usage.cached_tokens = std::min(usage.cached_tokens, usage.prompt_tokens);
     if (const Json* details = from.find("completion_tokens_details")) {
         usage.reasoning_tokens = count_of(*details, "reasoning_tokens");
     }
@@ -477,17 +478,29 @@ void StreamReader::tool_calls(const Json& calls, std::uint32_t index,
             }
             state.calls.push_back({wire_index, unique});
             call = state.calls.end() - 1;
-            delta.id = unique;
-            if (body != nullptr) delta.name = string_of(*body, "name");
         }
-        delta.index = static_cast<std::uint32_t>(call - state.calls.begin());
+        if (!call->named && body != nullptr) {
+            delta.id = call->id;
+            delta.name = string_of(*body, "name");
+        }
         if (body != nullptr) {
             const Json* arguments = given(*body, delta.custom ? "input" : "arguments");
             if (arguments != nullptr)
                 delta.arguments =
                     arguments->is_string() ? arguments->as_string() : arguments->dump();  // A18
         }
-        if (first || !delta.arguments.empty()) out.emplace_back(std::move(delta));
+        // A call is told of with its name, which may come after its id and even its arguments.
+        if (!call->named && delta.name.empty()) {
+            call->before_name += delta.arguments;
+            continue;
+        }
+        const bool begins = !std::exchange(call->named, true);
+        if (begins) {
+            call->index = state.named++;
+            delta.arguments.insert(0, std::exchange(call->before_name, {}));
+        }
+        delta.index = call->index;
+        if (begins || !delta.arguments.empty()) out.emplace_back(std::move(delta));
     }
 }
 
@@ -510,6 +523,12 @@ void StreamReader::done(std::vector<model::Event>& out) {
     start(out);
     for (std::uint32_t i = 0; i < choices_.size(); ++i) {
         Choice& choice = choices_[i];
+        // A call of nothing is text.
+        for (Call& call : choice.calls) {
+            if (!call.before_name.empty())
+                out.emplace_back(
+                    model::TextDelta{.choice = i, .text = std::move(call.before_name)});
+        }
         if (!choice.ended) choice.end = {i, model::FinishReason::kStop, {}};
         choice.ended = true;
         out.emplace_back(std::move(choice.end));

@@ -421,6 +421,20 @@ TEST(StreamReader, A10_ArgumentsAfterTheFinishReasonAreNotLost) {
     EXPECT_EQ(seen(open + end + rest), whole);  // the stream just ends
 }
 
+TEST(StreamReader, ANameMayComeLate) {
+    const std::string whole =
+        seen(calls(R"([{"index":0,"id":"a","function":{"name":"f","arguments":"{\"x\":1}"}}])") +
+             kEnd + kDone);
+    EXPECT_EQ(
+        seen(calls(R"([{"index":0,"id":"a","function":{"arguments":"{\"x\""}}])") +
+             calls(R"([{"index":0,"function":{"name":"f","arguments":":1}"}}])") + kEnd + kDone),
+        whole);
+    // Or never: then what it says is text.
+    EXPECT_EQ(seen(kText + calls(R"([{"index":0,"id":"a","function":{"arguments":"Hi"}}])") + kEnd +
+                   kDone),
+              seen(kText + kText + kEnd + kDone));
+}
+
 TEST(StreamReader, TheStopStringOfVllm) {
     const auto stop = [](const std::string& reason) {
         const auto events =

@@ -297,7 +297,8 @@ inline std::vector<model::Event> RandomChat::answer(bool logprobs, bool chat) {
         out.emplace_back(model::ChoiceEnd{c, static_cast<model::FinishReason>(rng.below(4)), {}});
     }
     const auto count = [&] { return static_cast<TokenCount>(rng.below(1000)); };
-    out.emplace_back(model::Done{{count(), count(), count(), count()}});
+    const TokenCount prompt = count();
+    out.emplace_back(model::Done{{prompt, std::min(prompt, count()), count(), count()}});
     return out;
 }
 

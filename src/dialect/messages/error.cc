@@ -34,8 +34,10 @@ std::string overflow_message(const std::string& message) {
     constexpr std::string_view kTooLong = "prompt is too long";
     if (message.contains(kTooLong)) return message;
     const Overflow said = read_overflow(message);
-    if (said.context == 0 || said.asked == 0) return fmt::format("{}: {}", kTooLong, message);
-    return fmt::format("{}: {} tokens > {} maximum", kTooLong, said.asked, said.context);
+    const std::size_t tokens = said.asked != 0 ? said.asked : said.prompt;
+    if (tokens <= said.context || said.context == 0)
+        return fmt::format("{}: {}", kTooLong, message);
+    return fmt::format("{}: {} tokens > {} maximum", kTooLong, tokens, said.context);
 }
 
 }  // namespace

@@ -166,6 +166,59 @@ TEST_F(MessagesTest, InterleavedCallsAreWhole_A6_A10) {
               Json("tool_use"));  // though the engine said "stop": A11
 }
 
+// However a server interleaves what it says: each call whole, in the order in which they began, and
+// what is said between the pieces of one comes after it.
+TEST_F(MessagesTest, NothingIsLostBetweenThePiecesOfACall_A6_A10) {
+    const auto call = [](std::uint32_t index, std::string name, std::string arguments) {
+        return model::ToolCallDelta{.choice = 0,
+                                    .index = index,
+                                    .name = std::move(name),
+                                    .arguments = std::move(arguments)};
+    };
+    const auto said = [&](std::vector<model::Event> pieces) {
+        std::vector<model::Event> events{model::Start{}};
+        for (auto& piece : pieces) events.push_back(std::move(piece));
+        events.push_back(model::ChoiceEnd{});
+        events.push_back(model::Done{});
+        const Json message = assembled(stream_of(events, {.id = "msg_1", .model = "m"}));
+        std::string out;
+        for (const Json& block : message.find("content")->as_array()) {
+            if (!out.empty()) out += " ";
+            if (*block.find("type") == Json("tool_use"))
+                out += block.find("name")->as_string() + block.find("input")->dump();
+            else
+                out += (*block.find("type") == Json("text") ? block.find("text")
+                                                            : block.find("thinking"))
+                           ->as_string();
+        }
+        return out;
+    };
+    const std::string both = R"(f{"a":1} g{"b":2})";
+    EXPECT_EQ(said({call(0, "f", ""), call(1, "g", ""), call(0, "", R"({"a":1})"),
+                    call(1, "", R"({"b":2})")}),
+              both);
+    EXPECT_EQ(said({call(0, "f", R"({"a":)"), call(1, "g", R"({"b":)"), call(0, "", "1}"),
+                    call(1, "", "2}")}),
+              both);
+    EXPECT_EQ(said({call(0, "f", ""), call(1, "g", R"({"b":)"), call(1, "", "2}"),
+                    call(0, "", R"({"a":1})")}),
+              both);
+    EXPECT_EQ(
+        said({call(0, "f", R"({"a":)"), model::TextDelta{.text = "\n"},
+              model::ReasoningDelta{.text = "hm"}, call(0, "", "1}"), call(1, "g", R"({"b":2})")}),
+        "f{\"a\":1} \n hm g{\"b\":2}");
+    EXPECT_EQ(said({call(0, "f", R"({"a":"}]\"{)"), call(1, "g", "{}"), call(0, "", R"("})")}),
+              R"(f{"a":"}]\"{"} g{})");
+    // Nested as deep as it goes, in time that grows with its length.
+    std::vector<model::Event> nested;
+    constexpr std::uint32_t kCalls = 500;
+    for (std::uint32_t i = 0; i < kCalls; ++i) nested.push_back(call(i, "f", "{"));
+    for (std::uint32_t i = kCalls; i-- > 0;) nested.push_back(call(i, "", "}"));
+    std::string expected = "f{}";
+    for (std::uint32_t i = 1; i < kCalls; ++i) expected += " f{}";
+    EXPECT_EQ(said(std::move(nested)), expected);
+}
+
 TEST_F(MessagesTest, RealClientsRequests) {
     for (const char* name : {"client_claude_tool_loop", "client_claude_continue",
                              "client_claude_new", "client_claude_image"}) {
@@ -287,6 +340,9 @@ TEST(MessagesErrors, A61_OverflowsAreSaidInAnthropicsWords) {
     EXPECT_EQ(said("This model's maximum context length is 4096 tokens. However, you requested "
                    "32100 tokens (100 in the messages, 32000 in the completion)."),
               "prompt is too long: 32100 tokens > 4096 maximum");
+    EXPECT_EQ(said("This model's maximum context length is 100 tokens. However, your request has "
+                   "160 input tokens."),
+              "prompt is too long: 160 tokens > 100 maximum");
     EXPECT_EQ(said("context window exceeded"), "prompt is too long: context window exceeded");
 }
 

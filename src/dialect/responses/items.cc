@@ -321,19 +321,23 @@ Result<void> add_messages(Create& create, const Json::Array& history, const Seal
             {.role = model::Role::kSystem, .parts = {model::TextPart{create.instructions}}});
     }
     MessageBuilder builder(request, seal);
+    const ToolNames own = create.tools;
     for (std::size_t i = 0; i < history.size(); ++i) {
         if (is_reference(history[i])) continue;  // to what stands before it
         const std::string path = at_index("previous_response_id.items", i);
         TRY_VOID(builder.add(history[i], path));
-        TRY_VOID(add_item_tools(history[i], path, create));
+        TRY_VOID(add_item_tools(history[i], path, create, &own));
     }
     const std::set<std::string> known = ids_of(history);
     for (std::size_t i = 0; i < create.input.size(); ++i) {
         const Json& item = create.input[i];
         if (is_reference(item) && known.contains(id_of(item))) continue;
         TRY_VOID(builder.add(item, at_index("input", i)));
+        TRY_VOID(add_item_tools(item, at_index("input", i), create, &own));  // was a reference
     }
     builder.finish();
+    if (!create.tool_choice.is_null())
+        TRY_VOID(parse_tool_choice(std::exchange(create.tool_choice, {}), create));
     settle_items(create.input, history);
     if (request.messages.empty())
         return err(Code::kInvalidArgument, "There is nothing to answer: 'input' is empty.",

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <span>
+#include <utility>
 
 #include "dialect/chat/parse_parts.h"
 #include "dialect/request_fields.h"
@@ -58,7 +59,11 @@ Result<void> include(const Json& v, Context& c) {
 }
 Result<void> tools(const Json& v, Context& c) { return parse_tools(v, "tools", c.create); }
 Result<void> tool_choice(const Json& v, Context& c) {  // after tools and input
-    return parse_tool_choice(v, c.create);
+    c.create.tool_choice = v;
+    const bool alone = given(c.body, "previous_response_id") == nullptr &&
+                       given(c.body, "conversation") == nullptr;
+    if (!alone) return {};
+    return parse_tool_choice(std::exchange(c.create.tool_choice, {}), c.create);
 }
 Result<void> text(const Json& v, Context& c) {
     if (!v.is_object()) return wrong_type(v, "text", "an object");

@@ -56,6 +56,7 @@ struct Create {
     bool summary = false;            // reasoning.summary: thoughts are said as one, not as content
     Json settings;                   // the members of a response object that repeat the request
     ToolNames tools;
+    Json tool_choice;  // read with the history, where earlier turns may have brought what it names
 };
 
 // Of POST /v1/responses. `id` is the response's, for the ids of its input items. kInvalidArgument /

@@ -43,7 +43,7 @@ model::Tool as_function(model::Tool tool) {
 }
 
 Result<void> add_tool(const Json& from, const std::string& path, const std::string& name_space,
-                      bool again, Create& create) {
+                      bool again, const ToolNames* keep, Create& create) {
     if (!from.is_object()) return wrong_type(from, path, "an object");
     TRY(const std::string type, optional_string(from, "type", path));
     if (type.empty()) return missing(member_path(path, "type"));
@@ -70,7 +70,7 @@ Result<void> add_tool(const Json& from, const std::string& path, const std::stri
             return wrong_type(*members, member_path(path, "tools"), "an array");
         for (std::size_t i = 0; i < members->size(); ++i) {
             TRY_VOID(add_tool(members->as_array()[i], at_index(member_path(path, "tools"), i),
-                              inner, again, create));
+                              inner, again, keep, create));
         }
         return {};
     } else {
@@ -80,6 +80,7 @@ Result<void> add_tool(const Json& from, const std::string& path, const std::stri
     name.name = tool.name;
     name.name_space = name_space;
     tool.name = flat_name(name_space, tool.name);
+    if (keep != nullptr && keep->contains(tool.name)) return {};
     std::vector<model::Tool>& tools = create.request.tools;
     name.at = tools.size();
     const auto [known, fresh] = create.tools.try_emplace(tool.name, name);
@@ -121,18 +122,19 @@ Result<std::string> chosen(const Json& from, const std::string& path, const Crea
 Result<void> parse_tools(const Json& value, const std::string& path, Create& create) {
     if (!value.is_array()) return wrong_type(value, path, "an array");
     for (std::size_t i = 0; i < value.size(); ++i)
-        TRY_VOID(add_tool(value.as_array()[i], at_index(path, i), {}, false, create));
+        TRY_VOID(add_tool(value.as_array()[i], at_index(path, i), {}, false, nullptr, create));
     return {};
 }
 
-Result<void> add_item_tools(const Json& item, const std::string& path, Create& create) {
+Result<void> add_item_tools(const Json& item, const std::string& path, Create& create,
+                            const ToolNames* keep) {
     const Json* type = item.find("type");
     if (*type != Json("additional_tools") && *type != Json("tool_search_output")) return {};
     const Json* tools = given(item, "tools");
     if (tools == nullptr || !tools->is_array()) return {};
     for (std::size_t i = 0; i < tools->size(); ++i) {
         TRY_VOID(add_tool(tools->as_array()[i], at_index(member_path(path, "tools"), i), {}, true,
-                          create));
+                          keep, create));
     }
     return {};
 }

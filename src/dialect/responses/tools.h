@@ -14,8 +14,10 @@ namespace nereid::dialect::responses {
 // Fills create.request.tools and create.tools. No name twice in `tools`.
 Result<void> parse_tools(const Json& value, const std::string& path, Create& create);
 // The same of an item that brings tools (`additional_tools`, `tool_search_output`), which come
-// again with each turn: the last of a name counts. Any other item: nothing.
-Result<void> add_item_tools(const Json& item, const std::string& path, Create& create);
+// again with each turn: the last of a name counts, but for names in `keep`. Any other item:
+// nothing.
+Result<void> add_item_tools(const Json& item, const std::string& path, Create& create,
+                            const ToolNames* keep = nullptr);
 // After parse_tools.
 Result<void> parse_tool_choice(const Json& value, Create& create);
 
