@@ -473,6 +473,13 @@ TEST_F(StateTest, ForcedCallsEndAsOpenAiSays_A23_A97_A99) {
             loop.settle();
             EXPECT_THAT(c->body(), HasSubstr(fmt::format("\"finish_reason\":\"{}\"", reason)));
             EXPECT_THAT(c->body(), HasSubstr("\"arguments\":\"{}\""));
+            // Cut before it had a name: nothing of it is text.
+            auto cut = chat(std::string(kTools) + choice + (stream ? R"(,"stream":true)" : ""));
+            worker.say(job + 1, R"(<tool_call>{"na)");
+            worker.finish(job + 1, model::EndReason::kLength);
+            loop.settle();
+            EXPECT_THAT(cut->body(), HasSubstr("\"finish_reason\":\"length\""));
+            EXPECT_THAT(cut->body(), Not(HasSubstr("tool_call")));
         }
     }
 }

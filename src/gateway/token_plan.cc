@@ -368,6 +368,7 @@ Result<TokenPlan> plan_tokens(model::Request& request, const PlanInput& in) {
         common.grammar = std::move(constraint.source);
         common.grammar_trigger = std::move(constraint.trigger);
         plan.grammar_param = std::move(constraint.param);
+        plan.calls_only = constraint.calls_only;
         plan.named_call = request.endpoint == model::Endpoint::kChat &&
                           request.tool_choice.kind == model::ToolChoice::Kind::kNamed;
     }

@@ -37,6 +37,7 @@ struct TokenPlan {
     bool in_reasoning = false;  // the prompt ends inside reasoning (A86)
     bool in_calls = false;      // the prompt opened the block of calls
     std::string grammar_param;  // whose field the engine's complaints about the grammar are
+    bool calls_only = false;    // by the grammar: a required or named call
     bool named_call = false;    // Chat ends a call of a named tool with "stop" (A23)
     std::uint32_t dropped_messages = 0;  // of a chat with drop_oldest_turns
 };

@@ -52,6 +52,7 @@ TokenRequest::TokenRequest(Exchange& exchange, ShardModel& model, const model::R
                                                 .in_calls = plan_.in_calls,
                                                 .one_call = !request.parallel_tool_calls});
             options.shown_tokens = model.marker_tokens;
+            options.calls_only = plan_.calls_only;
         }
         choices_.emplace_back(model.entry->text.tokenizer, std::move(options));
         choices_.back().reasoning = plan_.in_reasoning && !plain;

@@ -229,7 +229,17 @@ void ChoiceOutput::emit(std::string text, bool last, std::vector<model::Event>& 
 
 void ChoiceOutput::end(model::FinishReason reason, std::string stop_sequence,
                        std::vector<model::Event>& out) {
+    const std::size_t before = out.size();
     const bool called = options_.parser && options_.parser->finish(out);
+    // The beginning of a call that was cut before its name.
+    if (options_.calls_only && reason == model::FinishReason::kLength) {
+        const auto first = out.begin() + static_cast<std::ptrdiff_t>(before);
+        out.erase(std::remove_if(first, out.end(),
+                                 [](const model::Event& e) {
+                                     return std::holds_alternative<model::TextDelta>(e);
+                                 }),
+                  out.end());
+    }
     if (called && reason == model::FinishReason::kStop) reason = model::FinishReason::kToolCalls;
     out.emplace_back(model::ChoiceEnd{options_.choice, reason, std::move(stop_sequence)});
     pending_.clear();

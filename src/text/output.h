@@ -88,6 +88,7 @@ class ChoiceOutput {
             {};  // the request's own: such a token ends the choice and is not text
         // Control tokens whose text the parser must see (text/parser.h, marker_tokens).
         std::vector<TokenId> shown_tokens = {};
+        bool calls_only = false;  // by a grammar: what the limit cuts off is no text
     };
     ChoiceOutput(std::shared_ptr<const Tokenizer> tokenizer, Options options);
 
