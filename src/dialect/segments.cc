@@ -24,56 +24,67 @@ bool Segments::half_a_call() const {
     return open_ && open_->kind == SegmentKind::kCall && (custom_ || !brackets_.closed());
 }
 
+bool Segments::must_wait() const { return half_a_call() || !waiting_.empty(); }
+
 void Segments::on(const model::TextDelta& e, SegmentSink& sink) {
     if (e.text.empty() && e.logprobs.empty()) return;
-    if (half_a_call() || !waiting_.empty()) {
+    if (must_wait())
         waiting_.emplace_back(e);
-        return;
-    }
-    open(SegmentKind::kText, sink);
-    grow(e.text, e.logprobs, sink);
+    else
+        say(e, sink);
 }
 
 void Segments::on(const model::ReasoningDelta& e, SegmentSink& sink) {
     if (e.text.empty()) return;
-    if (half_a_call() || !waiting_.empty()) {
+    if (must_wait())
         waiting_.emplace_back(e);
-        return;
-    }
-    open(SegmentKind::kReasoning, sink);
-    grow(e.text, {}, sink);
+    else
+        say(e, sink);
 }
 
 void Segments::on(const model::ToolCallDelta& e, SegmentSink& sink) {
     if (open_ && open_->kind == SegmentKind::kCall && open_->call == e.index) {
         grow(e.arguments, {}, sink);
-        return go_on(sink);
-    }
-    if (e.index < next_call_) return;  // a late fragment of a call that was whole
-    if (half_a_call() || !waiting_.empty()) {
-        waiting_.emplace_back(e);
+        // What has waited for its end.
+        while (!waiting_.empty() && !half_a_call()) say_first(sink);
         return;
     }
-    close(sink);
-    begin_call(e, sink);
+    if (e.index < next_call_) return;  // a late fragment of a call that was whole
+    if (!must_wait()) return say(Call{e, {}}, sink);
+    const auto [known, fresh] = waiting_calls_.try_emplace(e.index, said_ + waiting_.size());
+    if (fresh)
+        waiting_.emplace_back(Call{e, {}});
+    else
+        std::get<Call>(waiting_[known->second - said_]).rest.push_back(e.arguments);
 }
 
-// The open call may have come to its end: what has waited for that. Never within itself.
-void Segments::go_on(SegmentSink& sink) {
-    if (std::exchange(going_on_, true)) return;
-    while (!waiting_.empty() && !half_a_call()) {
-        const auto later = std::exchange(waiting_, {});
-        for (const Delta& delta : later) std::visit([&](const auto& e) { on(e, sink); }, delta);
-    }
-    going_on_ = false;
+void Segments::say(const model::TextDelta& e, SegmentSink& sink) {
+    open(SegmentKind::kText, sink);
+    grow(e.text, e.logprobs, sink);
+}
+
+void Segments::say(const model::ReasoningDelta& e, SegmentSink& sink) {
+    open(SegmentKind::kReasoning, sink);
+    grow(e.text, {}, sink);
+}
+
+void Segments::say(const Call& call, SegmentSink& sink) {
+    waiting_calls_.erase(call.first.index);
+    close(sink);
+    begin_call(call.first, sink);
+    for (const std::string& arguments : call.rest) grow(arguments, {}, sink);
+}
+
+void Segments::say_first(SegmentSink& sink) {
+    const Piece first = std::move(waiting_.front());
+    waiting_.pop_front();
+    ++said_;
+    std::visit([&](const auto& e) { say(e, sink); }, first);
 }
 
 void Segments::end(SegmentSink& sink) {
+    while (!waiting_.empty()) say_first(sink);
     close(sink);
-    while (!waiting_.empty()) {
-        go_on(sink);
-        close(sink);
-    }
 }
 
 void Segments::begin_call(const model::ToolCallDelta& e, SegmentSink& sink) {

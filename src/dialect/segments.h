@@ -7,7 +7,10 @@
 // (A6, A10). Linear in what comes. Internal to dialect.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -49,7 +52,11 @@ class Segments {
     bool has_calls() const { return next_call_ != 0; }
 
   private:
-    using Delta = std::variant<model::TextDelta, model::ReasoningDelta, model::ToolCallDelta>;
+    struct Call {
+        model::ToolCallDelta first;
+        std::vector<std::string> rest;  // fragments of its arguments
+    };
+    using Piece = std::variant<model::TextDelta, model::ReasoningDelta, Call>;
     // Whether a document of objects and arrays has come to its end.
     class Brackets {
       public:
@@ -64,7 +71,11 @@ class Segments {
     };
 
     bool half_a_call() const;  // is open
-    void go_on(SegmentSink& sink);
+    bool must_wait() const;
+    void say(const model::TextDelta& e, SegmentSink& sink);
+    void say(const model::ReasoningDelta& e, SegmentSink& sink);
+    void say(const Call& call, SegmentSink& sink);
+    void say_first(SegmentSink& sink);
     void begin_call(const model::ToolCallDelta& e, SegmentSink& sink);
     void open(SegmentKind kind, SegmentSink& sink);
     void grow(const std::string& piece, const std::vector<model::TokenLogprob>& logprobs,
@@ -75,8 +86,10 @@ class Segments {
     bool custom_ = false;          // the open call's input is no JSON
     Brackets brackets_;            // of the open call
     std::uint32_t next_call_ = 0;  // calls below it have been opened
-    std::vector<Delta> waiting_;   // for the end of the open call, in order
-    bool going_on_ = false;
+    // For the end of the open call, in order; a waiting call with all of its arguments so far.
+    std::deque<Piece> waiting_;
+    std::map<std::uint32_t, std::size_t> waiting_calls_;  // where in waiting_, counted with said_
+    std::size_t said_ = 0;                                // of all that has waited
 };
 
 }  // namespace nereid::dialect
