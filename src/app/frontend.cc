@@ -37,10 +37,12 @@ Frontend::Frontend(const ServiceOptions& options)
     : signals_(main_, {SIGTERM, SIGINT, SIGHUP}, [this](int number) { on_signal(number); }),
       others_(count_of(options.loops) - 1) {
     networks_.push_back(std::make_unique<io::RealNetwork>(main_));
+    launchers_.push_back(std::make_unique<io::RealProcessLauncher>(main_));
     for (std::size_t i = 0; i < others_.size(); ++i) {
         others_.run_on(i, [this, i] {
             networks_.push_back(std::make_unique<io::RealNetwork>(others_.loop(i)));
         });
+        launchers_.push_back(std::make_unique<io::RealProcessLauncher>(others_.loop(i)));
     }
 }
 
@@ -51,9 +53,9 @@ Frontend::~Frontend() {
 }
 
 std::vector<gateway::ShardContext> Frontend::shards() {
-    std::vector<gateway::ShardContext> out{{&main_, networks_[0].get()}};
+    std::vector<gateway::ShardContext> out{{&main_, networks_[0].get(), launchers_[0].get()}};
     for (std::size_t i = 0; i < others_.size(); ++i)
-        out.push_back({&others_.loop(i), networks_[i + 1].get()});
+        out.push_back({&others_.loop(i), networks_[i + 1].get(), launchers_[i + 1].get()});
     return out;
 }
 

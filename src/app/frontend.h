@@ -17,6 +17,7 @@
 #include "io/config.h"
 #include "io/real_loop.h"
 #include "io/real_network.h"
+#include "io/real_process.h"
 #include "ops/log.h"
 
 namespace nereid::app {
@@ -61,6 +62,7 @@ class Frontend {
     io::SignalWatch signals_;  // from the start: what is made before run() is cleaned up after it
     io::LoopThreads others_;
     std::vector<std::unique_ptr<io::RealNetwork>> networks_;
+    std::vector<std::unique_ptr<io::RealProcessLauncher>> launchers_;  // each for its loop's thread
     Parts parts_;
     bool stopping_ = false;
     int code_ = 0;

@@ -74,7 +74,7 @@ class FuzzAnswer {
                 out.push_back(model::Failed{{static_cast<Code>(byte() % 8), text()}});
                 return false;
             default:
-                out.push_back(model::TextDelta{.text = text()});
+                out.push_back(model::TextDelta{.text = text(), .refusal = byte() % 8 == 7});
                 return true;
         }
     }

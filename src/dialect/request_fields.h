@@ -17,6 +17,8 @@
 
 namespace nereid::dialect {
 
+inline constexpr std::size_t kMaxCacheSalt = 256;  // bytes
+
 template <class C>
 Result<void> temperature(const Json& v, C& c) {
     TRY(c.request.sampling.temperature, read_number(v, "temperature", 0, 2));
@@ -36,6 +38,18 @@ Result<void> top_k(const Json& v, C& c) {
 template <class C>
 Result<void> min_p(const Json& v, C& c) {
     TRY(c.request.sampling.min_p, read_number(v, "min_p", 0, 1));
+    return {};
+}
+template <class C>
+Result<void> cache_salt(const Json& v, C& c) {
+    TRY(c.request.cache_salt, read_string(v, "cache_salt"));
+    if (c.request.cache_salt.size() > kMaxCacheSalt)
+        return bad_value("cache_salt", fmt::format("more than {} bytes.", kMaxCacheSalt));
+    return {};
+}
+template <class C>
+Result<void> priority(const Json& v, C& c) {
+    TRY(c.request.priority, read_int(v, "priority", std::numeric_limits<std::int64_t>::min()));
     return {};
 }
 template <class C>

@@ -59,7 +59,8 @@ void Segments::on(const model::ToolCallDelta& e, SegmentSink& sink) {
 }
 
 void Segments::say(const model::TextDelta& e, SegmentSink& sink) {
-    open(SegmentKind::kText, sink);
+    refused_ = refused_ || e.refusal;
+    open(e.refusal ? SegmentKind::kRefusal : SegmentKind::kText, sink);
     grow(e.text, e.logprobs, sink);
 }
 

@@ -21,7 +21,7 @@
 
 namespace nereid::dialect {
 
-enum class SegmentKind : std::uint8_t { kReasoning, kText, kCall };
+enum class SegmentKind : std::uint8_t { kReasoning, kText, kRefusal, kCall };
 
 struct Segment {
     SegmentKind kind = SegmentKind::kText;
@@ -29,14 +29,14 @@ struct Segment {
     std::string id = {};     // kCall: the engine's; empty = it gave none
     std::string name = {};   // kCall
     std::uint32_t call = 0;  // kCall: its index
-    std::vector<model::TokenLogprob> logprobs = {};  // kText
+    std::vector<model::TokenLogprob> logprobs = {};  // kText, kRefusal
 };
 
 class SegmentSink {
   public:
     virtual ~SegmentSink() = default;
     virtual void opened(const Segment& segment) = 0;
-    // `piece` is the end of segment.text; `logprobs` are its tokens' (text only).
+    // `piece` is the end of segment.text; `logprobs` are its tokens' (text and refusal only).
     virtual void grew(const Segment& segment, std::string_view piece,
                       const std::vector<model::TokenLogprob>& logprobs) = 0;
     virtual void closed(Segment& segment) = 0;
@@ -50,6 +50,7 @@ class Segments {
     // The choice has ended: closes what is open, and says what waited.
     void end(SegmentSink& sink);
     bool has_calls() const { return next_call_ != 0; }
+    bool has_refusal() const { return refused_; }
 
   private:
     struct Call {
@@ -86,6 +87,7 @@ class Segments {
     bool custom_ = false;          // the open call's input is no JSON
     Brackets brackets_;            // of the open call
     std::uint32_t next_call_ = 0;  // calls below it have been opened
+    bool refused_ = false;
     // For the end of the open call, in order; a waiting call with all of its arguments so far.
     std::deque<Piece> waiting_;
     std::map<std::uint32_t, std::size_t> waiting_calls_;  // where in waiting_, counted with said_

@@ -111,7 +111,7 @@ io::Task<std::vector<BatchResult>> kept_lines(Exchange& x, std::string batch, st
                           .body = body->find("body")->as_string()};
         }
         if (page->size() < kLinesPerRead) co_return out;
-        query.after = page->back().key.id;
+        query.after_order = page->back().order;
     }
 }
 

@@ -172,9 +172,9 @@ class BatchWork {
           endpoint_(std::move(endpoint)) {}
 
     io::Task<void> run(Exchange& x) {
-        auto text = co_await load_file(x, file_);
-        if (!text.ok()) co_return co_await fail(x, std::move(text.error()));
-        Lines read = read_lines(*text, endpoint_);
+        auto file = co_await load_file(x, file_);
+        if (!file.ok()) co_return co_await fail(x, std::move(file.error()));
+        Lines read = read_lines(file->bytes, endpoint_);
         if (!read.errors.empty()) {
             Json errors(Json::Object{{"object", "list"}});
             errors.set("data", Json(std::move(read.errors)));

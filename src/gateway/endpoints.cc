@@ -8,6 +8,7 @@
 #include "base/utf8.h"
 #include "dialect/openai_error.h"
 #include "gateway/token_plan.h"
+#include "model/attachments.h"
 
 namespace nereid::gateway {
 namespace {
@@ -59,6 +60,9 @@ Result<std::vector<TokenId>> tokenize_messages(const Json& body, ShardModel& m) 
     Json with_model = body;  // the dialect wants a name, this endpoint does not
     with_model.set("model", m.entry->id);
     TRY(model::Request request, chat::parse_chat(with_model));
+    if (const auto documents = model::documents_of(request); !documents.empty())
+        return err(Code::kUnsupported, "Documents are read for answers and counts only.",
+                   documents[0]->path);
     TRY(request.add_generation_prompt, flag(body, "add_generation_prompt", true));
     TRY(text::RenderedPrompt rendered, m.entry->text.chat_template->render(request));
     return std::move(rendered.tokens);

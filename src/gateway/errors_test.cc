@@ -343,6 +343,22 @@ TEST_F(Keys, ConcurrencyPerKey) {
     EXPECT_TRUE(worker.jobs[0].request.kv_namespace == worker.jobs[2].request.kv_namespace);
 }
 
+TEST_F(Errors, CacheSaltDividesTheCache) {
+    start();
+    std::vector<std::unique_ptr<Client>> asked;
+    for (const char* extra : {"", R"(,"cache_salt":"s")", R"(,"cache_salt":"s","priority":3)",
+                              R"(,"cache_salt":"t")"}) {
+        asked.push_back(chat(extra));
+    }
+    ASSERT_EQ(worker.jobs.size(), 4u);
+    const auto ns = [&](std::size_t i) { return worker.jobs[i].request.kv_namespace; };
+    EXPECT_FALSE(ns(0) == ns(1));
+    EXPECT_TRUE(ns(1) == ns(2));
+    EXPECT_FALSE(ns(1) == ns(3));
+    expect_error(*chat(R"(,"cache_salt":")" + std::string(257, 'x') + "\""),
+                 {400, kInvalid, "invalid_value", "cache_salt"}, "256");
+}
+
 TEST_F(Keys, ReloadKeepsStreamsAndCounters) {
     start();
     auto stream = chat(R"(,"stream":true)", bearer(a_));

@@ -46,7 +46,8 @@ io::Task<void> serve_list(Exchange& x) {
         auto found = co_await x.core().records->list(x.loop(), query);
         if (!found.ok()) co_return co_await x.fail(std::move(found.error()));
         last = found->size() < query.limit;
-        if (!last) query.after = found->back().key.id;
+        query.after.clear();
+        if (!last) query.after_order = found->back().order;
         for (const store::Record& r : *found) {
             auto object = Json::parse(r.body);
             if (object.ok() && (!purpose || *object->find("purpose") == Json(*purpose)))
@@ -83,11 +84,18 @@ NewFile make_file(const Exchange& x, std::string id, std::string filename, std::
     return out;
 }
 
-io::Task<Result<std::string>> load_file(Exchange& x, std::string id) {
-    auto bytes = co_await x.core().records->get(x.loop(), response_key(x, kBytesKind, id));
-    if (bytes.ok()) co_return std::move(bytes->body);
-    if (bytes.code() == Code::kNotFound) co_return no_such_file(id);
-    co_return bytes.error();
+io::Task<Result<StoredFile>> load_file(Exchange& x, std::string id) {
+    auto& records = *x.core().records;
+    auto bytes = co_await records.get(x.loop(), response_key(x, kBytesKind, id));
+    auto object = bytes.ok() ? co_await records.get(x.loop(), response_key(x, kFileKind, id))
+                             : Result<store::Record>(std::move(bytes.error()));
+    if (!object.ok())
+        co_return object.code() == Code::kNotFound ? no_such_file(id) : std::move(object.error());
+    StoredFile out{.name = {}, .bytes = std::move(bytes->body)};
+    const auto json = Json::parse(object->body);
+    const Json* name = json.ok() ? json->find("filename") : nullptr;
+    if (name != nullptr && name->is_string()) out.name = name->as_string();
+    co_return out;
 }
 
 io::Task<void> serve_files(Exchange& x, ShardTools tools) {
@@ -122,7 +130,7 @@ io::Task<void> serve_file(Exchange& x, std::string id) {
 io::Task<void> serve_file_content(Exchange& x, std::string id) {
     auto bytes = co_await load_file(x, id);
     if (!bytes.ok()) co_return co_await x.fail(std::move(bytes.error()));
-    co_await x.send(200, x.headers("application/octet-stream"), *std::move(bytes));
+    co_await x.send(200, x.headers("application/octet-stream"), std::move(bytes->bytes));
 }
 
 }  // namespace nereid::gateway

@@ -1,4 +1,4 @@
-// /v1/files: what batches read and write.
+// /v1/files: what batches read and write, and what requests name by id.
 #pragma once
 
 #include <string>
@@ -20,7 +20,11 @@ struct NewFile {
 };
 NewFile make_file(const Exchange& x, std::string id, std::string filename, std::string purpose,
                   std::string bytes);
+struct StoredFile {
+    std::string name;
+    std::string bytes;
+};
 // kNotFound in the caller's words.
-io::Task<Result<std::string>> load_file(Exchange& x, std::string id);
+io::Task<Result<StoredFile>> load_file(Exchange& x, std::string id);
 
 }  // namespace nereid::gateway

@@ -19,6 +19,7 @@
 #include "io/config.h"
 #include "io/http.h"
 #include "io/loop.h"
+#include "io/process.h"
 #include "io/stream.h"
 #include "ops/log.h"
 #include "ops/metrics.h"
@@ -47,8 +48,9 @@ struct GatewayOptions {
     std::string state = "memory";                      // "memory", a file, or postgres://...
     Duration state_ttl = std::chrono::hours(24 * 30);  // of stored responses, files, ...; 0 = ever
     Duration job_lease = 60s;                          // see pending.h
-    std::string image_urls = "fetch";                  // "fetch" or "refuse"
-    bool image_private = false;                        // fetch images from private addresses too
+    std::string file_urls = "fetch";                   // "fetch" or "refuse"
+    bool file_private = false;                         // fetch from private addresses too
+    std::string pdf_reader = "pdftotext";              // see pdf_reader.h; empty = no PDFs
     std::string access_log = "stderr";                 // "stderr", "off" or a file
     void bind(io::ConfigBinder& b);                    // "gateway.*"
     // What the binder cannot see: host/keys/tls combinations. kConfig with the mend.
@@ -60,6 +62,7 @@ bool is_loopback(std::string_view host);
 struct ShardContext {  // what one loop needs; owned by the caller for the gateway's life
     io::Loop* loop = nullptr;
     io::Network* network = nullptr;
+    io::ProcessLauncher* launcher = nullptr;  // reads PDFs; null = they are refused
 };
 
 // One model name that clients may use. Exactly one of `worker` and `text_backend` is set. The room

@@ -10,7 +10,7 @@
 
 #include "dialect/chat/chat.h"
 #include "dialect/overflow.h"
-#include "gateway/image_decode.h"
+#include "gateway/attachments.h"
 #include "gateway/responder.h"
 #include "gateway/subtask.h"
 #include "gateway/token_plan.h"
@@ -111,7 +111,7 @@ struct Planning {
 // A long prompt is planned beside the loop. `request` comes back as plan_tokens leaves it.
 io::Task<Result<TokenPlan>> plan_request(Exchange& x, ShardTools tools, ShardModel& m,
                                          const model::EngineInfo& info, model::Request& request) {
-    const model::Namespace ns = m.kv_namespace(x.record.key, info);
+    const model::Namespace ns = m.kv_namespace(x.record.key, request.cache_salt, info);
     const auto plan = [limit = m.entry->context_tokens, seed = tools.prng.next() >> 1,
                        family = m.family](model::Request& r, const text::TextModel& text,
                                           const model::EngineInfo& engine,
@@ -145,6 +145,7 @@ io::Task<void> run_tokens(Exchange& x, ShardTools tools, ShardModel& m, model::R
         auto brought = co_await bring_images(x, tools.network, request);
         if (!brought.ok()) co_return co_await x.fail(std::move(brought.error()));
     }
+    if (request.priority) x.record.ignored_fields.emplace_back("priority");
     const TimePoint begin = x.loop().now();
     const std::string system_fingerprint = fingerprint(**info);
     auto plan = co_await plan_request(x, tools, m, **info, request);
@@ -175,6 +176,13 @@ void mend_reasons(std::vector<model::Event>& events, std::set<std::uint32_t>& ca
     }
 }
 
+void mark_context_end(std::vector<model::Event>& events) {
+    for (model::Event& event : events) {
+        if (auto* end = std::get_if<model::ChoiceEnd>(&event))
+            end->context_full = end->reason == model::FinishReason::kLength;
+    }
+}
+
 // Clients of Messages name the most output they can think of (A61), and a server that refuses it
 // says what there is room for. Nullopt: `events` are no such refusal.
 std::optional<TokenCount> room_for_less(const model::Request& request,
@@ -199,12 +207,13 @@ io::Task<void> run_text(Exchange& x, ShardTools tools, ShardModel& m, model::Req
                         request.stream);
     request.model = m.entry->id;      // an alias means nothing to the server
     std::set<std::uint32_t> calling;  // choices
+    std::optional<TokenCount> room;   // what there is, where more was asked for
     const auto give = [&](std::vector<model::Event>& events) {
         if (request.tool_choice.kind != model::ToolChoice::Kind::kNamed)
             mend_reasons(events, calling);
+        if (room) mark_context_end(events);
         return responder.on_events(events);
     };
-    std::optional<TokenCount> room;
     const auto first_try = [&](std::vector<model::Event>& events) -> io::Task<bool> {
         room = room_for_less(request, events);
         if (room) co_return false;
@@ -214,6 +223,16 @@ io::Task<void> run_text(Exchange& x, ShardTools tools, ShardModel& m, model::Req
     if (!room) co_return;
     request.max_output_tokens = *room;
     co_await m.backend->run(request, give, &x.record.worker);
+}
+
+io::Task<void> run_admitted(Exchange& x, ShardTools tools, ShardModel& m, model::Request request,
+                            Form& form) {
+    auto read = co_await bring_documents(x, tools.network, tools.pdf, request);
+    if (!read.ok()) co_return co_await x.fail(std::move(read.error()));
+    if (m.worker)
+        co_await run_tokens(x, tools, m, std::move(request), form);
+    else
+        co_await run_text(x, tools, m, std::move(request), form);
 }
 
 }  // namespace
@@ -249,7 +268,9 @@ io::Task<void> refuse(Exchange& x, Error error) {
     return x.fail(std::move(error));
 }
 
-io::Task<Result<TokenCount>> count_prompt(Exchange& x, ShardModel& m, model::Request request) {
+io::Task<Result<TokenCount>> count_prompt(Exchange& x, ShardTools tools, ShardModel& m,
+                                          model::Request request) {
+    CO_TRY_VOID(co_await bring_documents(x, tools.network, tools.pdf, request));
     if (!m.worker) {
         request.model = m.entry->id;
         co_return co_await m.backend->count(request);
@@ -291,9 +312,7 @@ io::Task<void> run_request(Exchange& x, ShardTools tools, model::Request request
         co_await x.fail(std::move(admitted.error()));
         co_return;
     }
-    auto work = m->worker ? run_tokens(x, tools, *m, std::move(request), form)
-                          : run_text(x, tools, *m, std::move(request), form);
-    co_await run_until_gone(x, std::move(work));
+    co_await run_until_gone(x, run_admitted(x, tools, *m, std::move(request), form));
 }
 
 }  // namespace nereid::gateway

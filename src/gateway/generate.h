@@ -13,6 +13,7 @@
 #include "gateway/form.h"
 #include "gateway/jobs.h"
 #include "gateway/models.h"
+#include "gateway/pdf_reader.h"
 #include "model/request.h"
 
 namespace nereid::gateway {
@@ -22,7 +23,8 @@ struct ShardTools {
     ShardModels& models;
     Prng& prng;  // ids and default seeds
     Jobs& jobs;
-    io::Network& network;  // for images by URL
+    io::Network& network;  // for what requests name by URL
+    PdfReader& pdf;
     // Answers a request of its own route, as if it had come over a connection (batches).
     const std::function<io::Task<void>(Exchange&, const RouteMatch&)>& dispatch;
 };
@@ -44,7 +46,8 @@ io::Task<void> refuse(Exchange& x, Error error);
 
 // Tokens of the prompt as the engine would bill them: as plan_tokens, but for the context, which a
 // count may exceed. A text engine's server is asked; kUnsupported where it has no way to tell.
-io::Task<Result<TokenCount>> count_prompt(Exchange& x, ShardModel& model, model::Request request);
+io::Task<Result<TokenCount>> count_prompt(Exchange& x, ShardTools tools, ShardModel& model,
+                                          model::Request request);
 
 // 24 hex digits; "<prefix>-" and these.
 std::string hex_id(Prng& prng);

@@ -1,16 +1,10 @@
 #include "gateway/image_decode.h"
 
 #include <algorithm>
-#include <memory>
 #include <utility>
-#include <vector>
 
 #include <fmt/format.h>
 #include <nereid_image.h>
-
-#include "gateway/image_fetch.h"
-#include "model/images.h"
-#include "store/offload.h"
 
 namespace nereid::gateway {
 namespace {
@@ -46,14 +40,6 @@ Error refusal(std::int32_t code, std::string reason) {
     }
 }
 
-// Anthropic's errors have no field for the place: it is in the text.
-Error placed(Error error, const model::Request& request, const std::string& path) {
-    error.param = path;
-    if (request.endpoint == model::Endpoint::kMessages && !path.empty())
-        error.message = path + ": " + error.message;
-    return error;
-}
-
 }  // namespace
 
 Result<ImageFacts> decode_image(std::string_view bytes, const ImageLimits& limits) {
@@ -69,41 +55,6 @@ Result<ImageFacts> decode_image(std::string_view bytes, const ImageLimits& limit
     std::string reason = message == nullptr ? "" : message;
     ni_string_free(message);
     return std::unexpected(refusal(code, std::move(reason)));
-}
-
-io::Task<Result<void>> bring_images(Exchange& x, io::Network& network, model::Request& request,
-                                    const ImageLimits& limits) {
-    auto fetched = co_await fetch_images(x, network, request);
-    if (!fetched.ok()) {
-        const std::string path = fetched.error().param;
-        co_return placed(std::move(fetched.error()), request, path);
-    }
-    const std::vector<model::ImagePart*> images = model::images_of(request);
-    if (images.size() > limits.max_images) {
-        co_return Error{Code::kInvalidArgument,
-                        fmt::format("{} images in one request are more than {}.", images.size(),
-                                    limits.max_images),
-                        images[limits.max_images]->path};
-    }
-    std::uint64_t left = limits.max_request;
-    for (model::ImagePart* image : images) {
-        ImageLimits now = limits;
-        now.max_pixels = std::min(limits.max_pixels, left);
-        // The request may be gone before its image is decoded: the bytes belong to the job
-        // meanwhile.
-        const auto bytes = std::make_shared<std::string>(std::move(image->bytes));
-        const auto decode = [bytes, now] { return decode_image(*bytes, now); };
-        auto facts = x.core().helper == nullptr
-                         ? decode()
-                         : co_await store::offload(*x.core().helper, x.loop(), decode);
-        if (!facts.ok()) co_return placed(std::move(facts.error()), request, image->path);
-        image->bytes = std::move(*bytes);
-        image->media_type = facts->media_type;
-        image->width = facts->width;
-        image->height = facts->height;
-        left -= std::uint64_t{facts->width} * facts->height * facts->frames;
-    }
-    co_return Result<void>();
 }
 
 }  // namespace nereid::gateway

@@ -11,9 +11,6 @@
 #include <string_view>
 
 #include "base/result.h"
-#include "gateway/exchange.h"
-#include "io/stream.h"
-#include "model/request.h"
 
 namespace nereid::gateway {
 
@@ -35,11 +32,5 @@ struct ImageFacts {
 // kInvalidArgument: no such format, damaged, beyond the limits. Blocks for as long as decoding
 // takes (about 10 ns a pixel); any thread.
 Result<ImageFacts> decode_image(std::string_view bytes, const ImageLimits& limits);
-
-// Fetches what is named by URL (image_fetch.h) and decodes every image, off the loop where there is
-// a helper, one at a time; sets media type and size of each part. The error names the image as the
-// caller wrote it.
-io::Task<Result<void>> bring_images(Exchange& x, io::Network& network, model::Request& request,
-                                    const ImageLimits& limits = {});
 
 }  // namespace nereid::gateway

@@ -38,8 +38,8 @@ Result<messages::Create> parse(Exchange& x, const dialect::Seal& seal) {
                                                  : messages::parse_create(body, seal, limits_of(x));
 }
 
-io::Task<void> count(Exchange& x, ShardModel& model, model::Request request) {
-    auto tokens = co_await count_prompt(x, model, std::move(request));
+io::Task<void> count(Exchange& x, ShardTools tools, ShardModel& model, model::Request request) {
+    auto tokens = co_await count_prompt(x, tools, model, std::move(request));
     if (!tokens.ok()) co_return co_await x.fail(std::move(tokens.error()));
     co_await x.send_json(200, fmt::format(R"({{"input_tokens":{}}})", *tokens));
 }
@@ -66,7 +66,7 @@ io::Task<void> serve_count_tokens(Exchange& x, ShardTools tools) {
     ShardModel* m = tools.models.find(create->request.model);
     if (m == nullptr) return x.fail(no_such_model(create->request.model));
     x.record.model = create->request.model;
-    return run_until_gone(x, count(x, *m, std::move(create->request)));
+    return run_until_gone(x, count(x, tools, *m, std::move(create->request)));
 }
 
 }  // namespace nereid::gateway

@@ -55,7 +55,8 @@ std::string ShardModel::not_ready() const {
     return worker ? why_not(worker->status()) : std::string();
 }
 
-model::Namespace ShardModel::kv_namespace(std::string_view tenant, const model::EngineInfo& info) {
+model::Namespace ShardModel::kv_namespace(std::string_view tenant, std::string_view salt,
+                                          const model::EngineInfo& info) {
     const std::uint64_t restarts = worker->status().restarts;
     if (parts_of_ != restarts || parts_.model_digest != info.model_digest) {
         parts_of_ = restarts;
@@ -64,6 +65,8 @@ model::Namespace ShardModel::kv_namespace(std::string_view tenant, const model::
         parts_.determinism = info.deterministic;
     }
     parts_.salt = tenant;
+    // A tenant's own division; no name of a tenant holds a zero byte.
+    if (!salt.empty()) parts_.salt.append(1, '\0').append(salt);
     return model::make_namespace(parts_);
 }
 
@@ -117,6 +120,9 @@ Json ShardModel::capabilities(const GatewayOptions& options) const {
         out.set("seed", info.seeds).set("embeddings", info.embeddings);
         out.set("replay", info.replay == model::ReplayClass::kExact ? "exact" : "bounded");
     }
+    Json documents(Json::Array{Json("text")});
+    if (!options.pdf_reader.empty()) documents.as_array().emplace_back("pdf");
+    out.set("documents", std::move(documents));
     Json limits;
     limits.set("context_tokens", context()).set("n", options.max_n);
     limits.set("body_bytes", static_cast<std::uint64_t>(options.max_body.value));

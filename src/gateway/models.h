@@ -34,7 +34,8 @@ struct ShardModel {
     // Why requests would not be answered now; empty = ready.
     std::string not_ready() const;
     // The namespace of KV blocks for one tenant; of the engine's present incarnation.
-    model::Namespace kv_namespace(std::string_view tenant, const model::EngineInfo& info);
+    model::Namespace kv_namespace(std::string_view tenant, std::string_view salt,
+                                  const model::EngineInfo& info);
 
   private:
     std::optional<std::uint64_t> parts_of_;  // restarts() of the incarnation that parts_ are of

@@ -63,15 +63,19 @@ void GatewayOptions::bind(io::ConfigBinder& b) {
             .reload = true,
             .doc = "Several gateways on one database: background responses and batches of one that "
                    "has been silent for this long are taken over by another."});
-    b.knob(
-        "gateway.image_urls", image_urls,
-        {.choices = {"fetch", "refuse"},
-         .reload = true,
-         .doc = "Images that requests name by URL: fetched (from public addresses), or refused."});
-    b.knob("gateway.image_private", image_private,
+    b.knob("gateway.file_urls", file_urls,
+           {.choices = {"fetch", "refuse"},
+            .reload = true,
+            .doc = "Images and documents that requests name by URL: fetched (from public "
+                   "addresses), or refused."});
+    b.knob("gateway.file_private", file_private,
            {.reload = true,
-            .doc = "Fetch images from private addresses too: callers can then reach what this "
+            .doc = "Fetch them from private addresses too: callers can then reach what this "
                    "machine can."});
+    b.knob("gateway.pdf_reader", pdf_reader,
+           {.reload = true,
+            .doc = "Program that turns PDFs in requests into text, called as poppler's pdftotext "
+                   "is (a wrapper may confine it further). Empty: PDFs are refused."});
     b.knob("gateway.access_log", access_log,
            {.doc = "Where the line per request goes: \"stderr\", \"off\", or a file."});
 }

@@ -202,14 +202,10 @@ io::Task<void> resume_pending(Core& core, io::Loop& loop, std::shared_ptr<const 
     for (;;) {
         auto page = co_await core.records->list(loop, query);
         if (!page.ok()) {
-            if (page.code() == Code::kNotFound) {
-                query.after.clear();  // the last one of the page before has ended: once more
-                continue;
-            }
             core.log.warn("unfinished work could not be read", {{"error", page.error().message}});
             co_return;
         }
-        if (page->size() == kPage) query.after = page->back().key.id;
+        if (page->size() == kPage) query.after_order = page->back().order;
         const bool last = page->size() < kPage;
         for (store::Record& record : *page)
             co_await take_up(core, loop, settings, tools, std::move(record));

@@ -7,6 +7,7 @@ namespace nereid::gateway {
 namespace {
 
 constexpr std::array<std::string_view, 5> kClasses{"none", "2xx", "4xx", "5xx", "failed"};
+constexpr std::array<std::string_view, kDocumentCount> kDocuments{"text", "pdf", "refused"};
 constexpr std::array<std::string_view, kRejectedCount> kCauses{"queue", "key", "draining", "auth"};
 
 std::size_t class_of(const RequestRecord& r) {
@@ -71,6 +72,12 @@ Probe::Probe(ops::Registry& registry)
         for (std::size_t c = 0; c < kClassCount; ++c)
             requests_[r][c] = &requests.with({to_string(static_cast<Route>(r)), kClasses[c]});
     }
+    auto& documents = registry.counter(
+        "nereid_gateway_documents_total",
+        "Documents in requests: read as text, read as PDF, refused (or replaced by a note).",
+        {"result"});
+    for (std::size_t d = 0; d < kDocumentCount; ++d)
+        documents_[d] = &documents.with({kDocuments[d]});
     auto& rejected = registry.counter(
         "nereid_gateway_rejected_total",
         "Requests turned away: queue bound, the key's own limit, draining, no valid key.",

@@ -14,6 +14,9 @@
 
 namespace nereid::gateway {
 
+enum class Document : std::uint8_t { kText, kPdf, kRefused };
+inline constexpr std::size_t kDocumentCount = 3;
+
 enum class Rejected : std::uint8_t { kQueue, kKey, kDraining, kAuth };
 inline constexpr std::size_t kRejectedCount = 4;
 
@@ -24,6 +27,7 @@ class Probe {
     void ended(const RequestRecord& r, TimePoint now);
     void inter_token(Duration gap) { inter_token_.observe(gap); }
     void rejected(Rejected why) { rejected_[static_cast<std::size_t>(why)]->add(); }
+    void document(Document result) { documents_[static_cast<std::size_t>(result)]->add(); }
     void parse_error() { parse_errors_.add(); }
     void aborted() { aborts_.add(); }
     void slow_client() { slow_clients_.add(); }
@@ -38,6 +42,7 @@ class Probe {
     ops::Registry& registry_;
     std::array<std::array<ops::Counter*, kClassCount>, kRouteCount> requests_;
     std::array<ops::Counter*, kRejectedCount> rejected_;
+    std::array<ops::Counter*, kDocumentCount> documents_;
     ops::Counter& tokens_in_;
     ops::Counter& tokens_cached_;
     ops::Counter& tokens_out_;

@@ -204,14 +204,15 @@ io::Task<void> serve_get(Exchange& x, std::string id) {
     if (!stored.ok()) co_return co_await x.fail(std::move(stored.error()));
     const std::shared_ptr<Job> job = x.core().jobs.find(job_name(x, id));
     const std::string status = status_of(stored->response);
-    if (is_running(status)) {
-        if (job == nullptr && !co_await is_pending(x, id)) {
+    if (is_running(status) && job != nullptr) {
+        const Recording::View view = job->recording()->from(0);
+        stored->response.set("status", view.bytes.empty() ? "queued" : "in_progress");
+    } else if (is_running(status)) {
+        const auto owner = co_await pending_owner(x, id);
+        if (!owner) {
             end_as(stored->response, "failed");
-        } else if (job == nullptr) {
-            if (co_await streams_elsewhere(x, id)) stored->response.set("status", "in_progress");
-        } else {
-            const Recording::View view = job->recording()->from(0);
-            stored->response.set("status", view.bytes.empty() ? "queued" : "in_progress");
+        } else if (co_await has_parts(x, id, *owner)) {
+            stored->response.set("status", "in_progress");
         }
     }
     co_await x.send_json(200, stored->response.dump());
@@ -402,7 +403,7 @@ io::Task<void> serve_input_tokens(Exchange& x, ShardTools tools) {
     if (!create.ok()) co_return co_await refuse(x, std::move(create.error()));
     const model::Request& request = (*create)->request;
     x.record.model = request.model;
-    auto tokens = co_await count_prompt(x, *tools.models.find(request.model), request);
+    auto tokens = co_await count_prompt(x, tools, *tools.models.find(request.model), request);
     if (!tokens.ok()) co_return co_await x.fail(std::move(tokens.error()));
     co_await x.send_json(
         200, fmt::format(R"({{"object":"response.input_tokens","input_tokens":{}}})", *tokens));

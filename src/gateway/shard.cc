@@ -87,6 +87,7 @@ GatewayShard::GatewayShard(Core& core, ShardContext context, std::size_t number,
             number),
       http_metrics_(core.http),
       models_(entries, context),
+      pdf_(*context.loop, context.launcher),
       dispatch_([this](Exchange& x, const RouteMatch& route) { return dispatch(x, route); }),
       jobs_(core, *context.loop) {
     io::HttpLimits limits = limits_of(settings_->options);
@@ -128,7 +129,7 @@ io::Task<void> GatewayShard::watch_pending() {
     // What begins before its model is there would fail.
     for (Duration waited{0}; waited < kWaitForModels && !ready(); waited += kLookAgain)
         co_await loop_.sleep_for(kLookAgain);
-    const ShardTools tools{models_, prng_, jobs_, network_, dispatch_};
+    const ShardTools tools{models_, prng_, jobs_, network_, pdf_, dispatch_};
     for (;;) {
         co_await resume_pending(core_, loop_, settings_, tools);
         if (!core_.records_shared) co_return;
@@ -149,7 +150,7 @@ io::Task<void> GatewayShard::dispatch(Exchange& x, const RouteMatch& route) {
     if (route.route == Route::kUnknown) return serve_unknown_route(x);
     if (!route.method_allowed) return serve_wrong_method(x, route.allow);
     if (is_encoded(x.http())) return refuse_encoding(x);
-    const ShardTools tools{models_, prng_, jobs_, network_, dispatch_};
+    const ShardTools tools{models_, prng_, jobs_, network_, pdf_, dispatch_};
     if (is_repeatable(x, route.route)) return serve_repeatable(x, tools, route.route);
     switch (route.route) {
         case Route::kChat:

@@ -12,6 +12,7 @@
 #include "gateway/exchange.h"
 #include "gateway/jobs.h"
 #include "gateway/models.h"
+#include "gateway/pdf_reader.h"
 #include "io/root_task.h"
 
 namespace nereid::gateway {
@@ -49,6 +50,7 @@ class GatewayShard {
     Prng prng_;
     HttpMetrics::Feed http_metrics_;
     ShardModels models_;
+    PdfReader pdf_;
     std::function<io::Task<void>(Exchange&, const RouteMatch&)> dispatch_;
     Jobs jobs_;
     std::unique_ptr<io::HttpServer> server_;  // goes before what its handlers use

@@ -395,6 +395,22 @@ TEST_F(StateTest, ARepeatedRequestThatNobodyWantsIsAborted) {
     EXPECT_EQ(worker.open_sessions(), 0);
 }
 
+TEST_F(StateTest, MessagesSayWhetherTheBudgetOrTheContextEnded) {
+    start();
+    for (const auto& [budget, reason] : {std::pair{1000, "model_context_window_exceeded"},
+                                         std::pair{97, "max_tokens"}, std::pair{5, "max_tokens"}}) {
+        const std::size_t job = worker.jobs.size();
+        auto c = post(
+            "/v1/messages",
+            fmt::format(
+                R"({{"model":"m","max_tokens":{},"messages":[{{"role":"user","content":"hi"}}]}})",
+                budget));
+        worker.finish(job, model::EndReason::kLength);
+        loop.settle();
+        EXPECT_EQ(at(c->json(), "stop_reason"), Json(reason)) << budget;
+    }
+}
+
 TEST_F(StateTest, MessagesErrorsAndHeaders) {
     options.queue_max = 1;
     start();

@@ -46,7 +46,7 @@ io::Task<Result<Json::Array>> conversation_items(Exchange& x, std::string id) {
             if (auto item = parse_stored(r.body); item.ok()) out.push_back(*std::move(item));
         }
         if (page->size() < kItemsPerRead) co_return out;
-        query.after = page->back().key.id;
+        query.after_order = page->back().order;
     }
 }
 

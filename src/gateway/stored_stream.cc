@@ -136,8 +136,8 @@ io::Task<void> follow_stored(Exchange& x, std::string id, std::uint64_t skip,
                              std::shared_ptr<Job>& here) {
     store::Records& records = *x.core().records;
     Answer answer(x, skip);
-    std::string process;  // whose parts are given
-    std::string last;     // of these
+    std::string process;     // whose parts are given
+    std::uint64_t last = 0;  // of these, by order
     for (int ended = 0; ended < kLooksForAnEnd;) {
         here = answer.begun() ? nullptr : x.core().jobs.find(job_name(x, id));
         if (here != nullptr) co_return;
@@ -159,13 +159,13 @@ io::Task<void> follow_stored(Exchange& x, std::string id, std::uint64_t skip,
             process = *owner;
         }
         auto query = parts_query(x.record.key, parts_of(id, process), kPage);
-        query.after = last;
+        query.after_order = last;
         // None: none yet, or the whole has replaced them.
         const auto parts = co_await records.list(x.loop(), std::move(query));
         if (parts.ok() && !parts->empty()) {
             std::string bytes;
             for (const store::Record& part : *parts) bytes += part.body;
-            last = parts->back().key.id;
+            last = parts->back().order;
             if (!answer.note(co_await answer.give(bytes))) co_return;
         }
         co_await x.loop().sleep_for(kLookEvery);
@@ -173,11 +173,9 @@ io::Task<void> follow_stored(Exchange& x, std::string id, std::uint64_t skip,
     co_await answer.cut(no_stream());
 }
 
-io::Task<bool> streams_elsewhere(Exchange& x, std::string id) {
-    const auto owner = co_await pending_owner(x, id);
-    if (!owner) co_return false;
+io::Task<bool> has_parts(Exchange& x, std::string id, std::string process) {
     auto parts = co_await x.core().records->list(
-        x.loop(), parts_query(x.record.key, parts_of(id, *owner), 1));
+        x.loop(), parts_query(x.record.key, parts_of(id, process), 1));
     co_return parts.ok() && !parts->empty();
 }
 

@@ -48,8 +48,8 @@ class StoredStream {
 io::Task<void> follow_stored(Exchange& x, std::string id, std::uint64_t skip,
                              std::shared_ptr<Job>& here);
 
-// Whether another process has begun to stream it.
-io::Task<bool> streams_elsewhere(Exchange& x, std::string id);
+// Whether `process`, which runs it, has begun to stream it.
+io::Task<bool> has_parts(Exchange& x, std::string id, std::string process);
 
 // Removes what a process that is dead has written of a stream.
 io::Task<void> forget_parts(Core& core, io::Loop& loop, std::string tenant, std::string id,

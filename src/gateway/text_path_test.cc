@@ -96,6 +96,17 @@ TEST_F(TextPath, MessagesTakesTheRoomThatTheServerNames_A61) {
     EXPECT_THAT(c->body(), HasSubstr("Hello"));
     EXPECT_EQ(backend.runs, 2);
     EXPECT_EQ(backend.last.max_output_tokens, 3996u);
+    EXPECT_THAT(c->body(), HasSubstr(R"("stop_reason":"end_turn")"));
+    backend.script = {started(),
+                      text("Hello"),
+                      {model::ChoiceEnd{.reason = model::FinishReason::kLength},
+                       model::Done{.usage = {.prompt_tokens = 100, .completion_tokens = 3996}}}};
+    backend.runs = 0;
+    EXPECT_THAT(message(32000)->body(),
+                HasSubstr(R"("stop_reason":"model_context_window_exceeded")"));
+    backend.runs = 1;  // the server takes as much as is asked for
+    EXPECT_THAT(message(10)->body(), HasSubstr(R"("stop_reason":"max_tokens")"));
+    backend.runs = 2;
     // A refusal that is none of the answer's length, or that comes again, is the caller's.
     backend.script = {failed(Code::kContextLength, std::string(kRefusal))};
     auto again = message(32000);

@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/hash.h"
-#include "model/images.h"
+#include "model/attachments.h"
 #include "text/grammar.h"
 #include "text/parser.h"
 
@@ -377,6 +377,7 @@ Result<TokenPlan> plan_tokens(model::Request& request, const PlanInput& in) {
     for (Prompt& prompt : prompts) {
         TRY(const TokenCount room, room_for_output(request, prompt.tokens.size(), context));
         plan.prompt_tokens.push_back(static_cast<TokenCount>(prompt.tokens.size()));
+        plan.to_context_end = !request.max_output_tokens || *request.max_output_tokens > room;
         if (request.echo) plan.echo.push_back(std::move(prompt.text));
         for (std::uint32_t i = 0; i < plan.n; ++i) {
             model::AddRequest add = common;

@@ -33,12 +33,13 @@ struct TokenPlan {
     std::vector<std::string> echo;          // completions with echo: the text of each prompt
     std::uint32_t n = 1;
     bool embed = false;
-    bool parse = false;         // chat-like: the answer is split into reasoning, text and calls
-    bool in_reasoning = false;  // the prompt ends inside reasoning (A86)
-    bool in_calls = false;      // the prompt opened the block of calls
-    std::string grammar_param;  // whose field the engine's complaints about the grammar are
-    bool calls_only = false;    // by the grammar: a required or named call
-    bool named_call = false;    // Chat ends a call of a named tool with "stop" (A23)
+    bool parse = false;           // chat-like: the answer is split into reasoning, text and calls
+    bool in_reasoning = false;    // the prompt ends inside reasoning (A86)
+    bool in_calls = false;        // the prompt opened the block of calls
+    std::string grammar_param;    // whose field the engine's complaints about the grammar are
+    bool calls_only = false;      // by the grammar: a required or named call
+    bool named_call = false;      // Chat ends a call of a named tool with "stop" (A23)
+    bool to_context_end = false;  // the budget is what the context leaves, not the caller's
     std::uint32_t dropped_messages = 0;  // of a chat with drop_oldest_turns
 };
 

@@ -175,10 +175,12 @@ void TokenRequest::take_finished(std::uint32_t index, const model::Finished& f) 
     if (f.reason == model::EndReason::kAborted) return fail(aborted_by_engine());
     const std::size_t before = events_.size();
     if (!plan_.embed) choice.output.finish(f.reason, events_);
-    for (std::size_t i = before; plan_.named_call && i < events_.size(); ++i) {
+    for (std::size_t i = before; i < events_.size(); ++i) {
         auto* end = std::get_if<model::ChoiceEnd>(&events_[i]);
-        if (end != nullptr && end->reason == model::FinishReason::kToolCalls)
+        if (end == nullptr) continue;
+        if (plan_.named_call && end->reason == model::FinishReason::kToolCalls)
             end->reason = model::FinishReason::kStop;
+        end->context_full = plan_.to_context_end && end->reason == model::FinishReason::kLength;
     }
     end_choice(choice);
 }

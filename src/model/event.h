@@ -43,6 +43,7 @@ struct TextDelta {
     std::vector<TokenLogprob> logprobs =
         {};                    // tokens completed by this delta; text may lag behind them
     std::uint32_t tokens = 0;  // how many tokens this delta carries
+    bool refusal = false;      // what an upstream server marks as the model's refusal to answer
 };
 struct ReasoningDelta {
     std::uint32_t choice = 0;
@@ -62,6 +63,7 @@ struct ChoiceEnd {
     std::uint32_t choice = 0;
     FinishReason reason = FinishReason::kStop;
     std::string stop_sequence = {};  // the stop string that cut it, if one did
+    bool context_full = false;       // kLength: no budget of the caller's, the context has ended
 };
 struct EmbeddingOut {
     std::uint32_t index = 0;

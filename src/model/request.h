@@ -24,18 +24,31 @@ struct TextPart {
     std::string text;
 };
 struct ImagePart {
-    std::string url;          // http(s) URL, or empty when `bytes` is set
-    std::string bytes;        // the file as it came: base64 undone, or fetched by the gateway
-    std::string media_type;   // as the caller says; once decoded, what it is
-    std::string detail;       // "auto", "low", "high" or empty
-    std::uint32_t width = 0;  // pixels; 0 = not decoded yet (gateway/image_decode)
+    std::string url;           // http(s) URL, or
+    std::string file_id = {};  // of a stored file; both are empty when `bytes` is set
+    std::string bytes;         // the file as it came: base64 undone, or fetched by the gateway
+    std::string media_type;    // as the caller says; once decoded, what it is
+    std::string detail;        // "auto", "low", "high" or empty
+    std::uint32_t width = 0;   // pixels; 0 = not decoded yet (gateway/image_decode)
     std::uint32_t height = 0;
     std::string path = {};  // where it stands in the caller's own request, for errors
 };
 struct RefusalPart {
     std::string text;
 };
-using Part = std::variant<TextPart, ImagePart, RefusalPart>;
+// A file that the model reads as text. The gateway puts a TextPart in its place
+// (gateway/attachments): no template, engine or server sees one.
+struct DocumentPart {
+    std::string url;  // as an image's
+    std::string file_id;
+    std::string bytes;
+    std::string media_type;  // as the caller says; may be empty
+    std::string name;        // file name or title; may be empty
+    std::string context;     // what the caller says about it
+    bool required = true;    // false: a note takes its place when it cannot be read
+    std::string path = {};
+};
+using Part = std::variant<TextPart, ImagePart, RefusalPart, DocumentPart>;
 
 struct ToolCall {
     std::string id;
@@ -134,6 +147,8 @@ struct Request {
 
     std::string user;          // user / safety_identifier
     std::string affinity_key;  // prompt_cache_key, session ids: routing only, never identity
+    std::string cache_salt;    // KV is reused among requests of one caller with the same salt
+    std::optional<std::int64_t> priority;  // vLLM's and SGLang's; ours serve in order
     Json metadata;
     std::string encoding_format;              // embeddings: "", "float", "base64"
     std::optional<std::uint32_t> dimensions;  // embeddings

@@ -49,6 +49,8 @@ struct ListQuery {
     std::string kind, tenant;
     std::string parent;  // empty = all of this kind and tenant
     std::string after;   // id of the record before the first wanted; unknown = kNotFound
+    // The same by Record::order, for who reads page after page: that record may have gone since.
+    std::uint64_t after_order = 0;
     std::uint32_t limit = 100;
     bool newest_first = false;
 };

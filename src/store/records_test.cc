@@ -173,6 +173,17 @@ TEST_P(RecordsTest, ListsAreInOrderOfInsertion) {
     EXPECT_EQ(ids(q), (Ids{"i9", "i8"}));
     q.after = "i8";
     EXPECT_EQ(ids(q), (Ids{"i6", "i5"}));
+    // By order, also when the record has gone meanwhile.
+    ListQuery by_order = p;
+    by_order.after_order = db->get(key("i8"), 100)->order;
+    EXPECT_EQ(ids(by_order), (Ids{"i6", "i5"}));
+    by_order.newest_first = true;
+    EXPECT_EQ(ids(by_order), (Ids{"i9"}));
+    by_order.newest_first = false;
+    ASSERT_TRUE(write(Op::kRemove, record("i6", "", "p")).ok());
+    by_order.after_order = db->get(key("i8"), 100)->order + 1;
+    EXPECT_EQ(ids(by_order), (Ids{"i5"}));
+    ASSERT_TRUE(write(Op::kPut, record("i6", "", "p")).ok());
     q.newest_first = true;
     EXPECT_EQ(ids(q), (Ids{"i9"}));
     q.after = "unknown";

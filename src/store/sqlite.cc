@@ -132,7 +132,7 @@ class Sqlite final : public Database {
     }
 
     Result<std::vector<Record>> list(const ListQuery& q, std::int64_t now) override {
-        std::int64_t from = 0;
+        auto from = static_cast<std::int64_t>(q.after_order);
         if (!q.after.empty()) {
             TRY(const Record last, get({q.kind, q.tenant, q.after}, now));
             from = static_cast<std::int64_t>(last.order);

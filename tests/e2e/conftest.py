@@ -198,7 +198,7 @@ contains = "what-do-you-see"
 text = "I see {images}"
 
 [[rule]]""", 1))
-    shared = Server(["serve", "--port", "0", "--engine", "scripted", "--script", str(script), "--gateway.image_private", "true"])
+    shared = Server(["serve", "--port", "0", "--engine", "scripted", "--script", str(script), "--gateway.file_private", "true"])
     yield shared
     code = shared.stop()
     shared.dir.cleanup()
@@ -215,3 +215,8 @@ def scripted():
     shared.dir.cleanup()
     assert code == 0, f"exit {code} at the end:\n{log[-4000:]}"
     assert "AddressSanitizer" not in log and "runtime error:" not in log, log[-4000:]
+@pytest.fixture
+def claude(scripted):
+    return scripted.anthropic()
+
+

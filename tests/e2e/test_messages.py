@@ -10,11 +10,6 @@ TOOL = {"name": "get_weather", "description": "The weather.",
         "input_schema": {"type": "object", "properties": {"town": {"type": "string"}}, "required": ["town"]}}
 
 
-@pytest.fixture
-def claude(scripted):
-    return scripted.anthropic()
-
-
 def create(claude, text, **options):
     return claude.messages.create(model="scripted", max_tokens=options.pop("max_tokens", 500),
                                   messages=[{"role": "user", "content": text}], **options)
@@ -158,20 +153,6 @@ def test_failure_in_the_middle_is_an_error_event(scripted, claude):
                                     messages=[{"role": "user", "content": "fail-later"}]) as stream:
             for _ in stream:
                 pass
-
-
-def test_documents(scripted, claude):
-    """What is no text is refused by name, but not in a tool's result: the agent could never go on."""
-    pdf = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="}}
-    status, _, raw = scripted.request("POST", "/v1/messages", {"model": "scripted", "max_tokens": 50, "messages": [{"role": "user", "content": [pdf]}]})
-    assert status == 400 and "documents of type 'base64'" in json.loads(raw)["error"]["message"]
-    text = {"type": "document", "title": "T", "source": {"type": "content", "content": [{"type": "text", "text": "say-hi"}]}}
-    ask = dict(model="scripted", max_tokens=50)
-    assert claude.messages.create(**ask, messages=[{"role": "user", "content": [text]}]).content[0].text == "Hi there, friend."
-    call = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
-    result = {"type": "tool_result", "tool_use_id": "c", "content": [pdf]}
-    turns = [HI[0], {"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
-    assert claude.messages.create(**ask, messages=turns).stop_reason == "end_turn"
 
 
 def test_models_list_satisfies_both_sdks(scripted, claude):

@@ -50,7 +50,7 @@ package() {
     install -D -m 644 "$LLAMA_SOURCE/LICENSE" "$tree/usr/share/doc/nereid/copyright.llama.cpp"
     rust_licences >"$tree/usr/share/doc/nereid/copyright.rust"
     [ ! -f README.md ] || install -m 644 README.md "$tree/usr/share/doc/nereid/README.md"
-    control "$tree" nereid "$version" "$(library_dependencies "$tree")" "nereid-model-smollm2" \
+    control "$tree" nereid "$version" "$(library_dependencies "$tree")" "nereid-model-smollm2, poppler-utils" \
         "Online service around an LLM engine" "OpenAI-compatible API over an embedded llama.cpp engine, with deterministic answers."
     echo /etc/nereid/nereid.toml >"$tree/DEBIAN/conffiles"
     install -m 755 deploy/debian/{postinst,prerm,postrm} "$tree/DEBIAN/"

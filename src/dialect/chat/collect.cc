@@ -25,8 +25,10 @@ struct Call {
 
 struct Choice {
     std::string text;
+    std::string refusal;
     std::string reasoning;
     std::vector<model::TokenLogprob> logprobs;
+    std::vector<model::TokenLogprob> refusal_logprobs;
     std::vector<Call> calls;
     std::optional<model::FinishReason> reason;
 };
@@ -56,9 +58,10 @@ struct Collector::State {
     void on(const model::TextDelta& e) {
         Choice& c = choice(e.choice);
         if (c.reason) return;
-        c.text += e.text;
-        if (meta.logprobs)
-            c.logprobs.insert(c.logprobs.end(), e.logprobs.begin(), e.logprobs.end());
+        (e.refusal ? c.refusal : c.text) += e.text;
+        if (!meta.logprobs) return;
+        auto& logprobs = e.refusal ? c.refusal_logprobs : c.logprobs;
+        logprobs.insert(logprobs.end(), e.logprobs.begin(), e.logprobs.end());
     }
     void on(const model::ReasoningDelta& e) {
         Choice& c = choice(e.choice);
@@ -106,11 +109,15 @@ struct Collector::State {
             .key("message")
             .begin_object();
         w.member("role", "assistant").key("content");
-        if (c.text.empty() && !c.calls.empty())
+        if (c.text.empty() && (!c.calls.empty() || !c.refusal.empty()))
             w.null();
         else
             w.value(c.text);
-        w.key("refusal").null();
+        w.key("refusal");
+        if (c.refusal.empty())
+            w.null();
+        else
+            w.value(c.refusal);
         if (!c.reasoning.empty()) w.member("reasoning_content", c.reasoning);
         if (!c.calls.empty() && meta.legacy_functions) {
             const Call& call = c.calls[0];
@@ -123,9 +130,7 @@ struct Collector::State {
         }
         w.end_object().key("logprobs");
         if (meta.logprobs) {
-            w.begin_object().key("content");
-            write_chat_logprobs(w, c.logprobs);
-            w.key("refusal").null().end_object();
+            write_choice_logprobs(w, c.logprobs, c.refusal_logprobs);
         } else {
             w.null();
         }

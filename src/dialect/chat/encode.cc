@@ -95,16 +95,19 @@ struct StreamEncoder::State {
         if (choice(delta.choice).ended) return;
         begin(delta.choice, out);
         begin_chunk(delta.choice, out);
-        out += chat ? "\"delta\":{\"content\":" : "\"text\":";
+        out += !chat           ? "\"text\":"
+               : delta.refusal ? "\"delta\":{\"refusal\":"
+                               : "\"delta\":{\"content\":";
         append_json_string(out, delta.text);
         if (chat) out += '}';
         if (!meta.logprobs || delta.logprobs.empty()) {
             out += ",\"logprobs\":null";
         } else if (chat) {
-            out += ",\"logprobs\":{\"content\":";
+            out += ",\"logprobs\":";
             JsonWriter w(out);
-            write_chat_logprobs(w, delta.logprobs);
-            out += ",\"refusal\":null}";
+            const std::vector<model::TokenLogprob> none;
+            write_choice_logprobs(w, delta.refusal ? none : delta.logprobs,
+                                  delta.refusal ? delta.logprobs : none);
         } else {
             out += ",\"logprobs\":";
             JsonWriter w(out);

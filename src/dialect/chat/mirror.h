@@ -18,7 +18,8 @@
 namespace nereid::dialect::chat {
 
 // The path ("/v1/chat/completions") and body to send. Streams always ask for usage (A50); `model`
-// replaces the name. kUnsupported for what the wire cannot say: a Lark grammar, namespace tools.
+// replaces the name. kUnsupported for what the wire cannot say: a Lark grammar, namespace tools,
+// documents (the gateway puts their text in their place).
 // ignored_fields are not passed on.
 struct Outgoing {
     std::string path;

@@ -151,6 +151,42 @@ std::vector<model::TokenLogprob> read_logprobs(const Json& choice) {
     return read_completion_logprobs(*logprobs);
 }
 
+std::vector<model::TokenLogprob> read_refusal_logprobs(const Json& choice) {
+    const Json* logprobs = given(choice, "logprobs");
+    const Json* refusal = logprobs == nullptr ? nullptr : given(*logprobs, "refusal");
+    if (refusal == nullptr) return {};
+    return read_chat_logprobs(*refusal);
+}
+
+// What a message, or a delta of one, says.
+struct Said {
+    std::string reasoning;
+    std::string text;
+    std::string refusal;
+};
+
+// Mistral's servers say the content in parts, thoughts among them, as parts again.
+void read_parts(const Json& content, std::string& text, std::string& reasoning) {
+    if (content.is_string()) text += content.as_string();
+    if (!content.is_array()) return;
+    for (const Json& part : content.as_array()) {
+        if (!part.is_object()) continue;
+        text += string_of(part, "text");
+        if (const Json* thoughts = given(part, "thinking"))
+            read_parts(*thoughts, reasoning, reasoning);
+    }
+}
+
+Said read_said(const Json& message) {
+    Said out;
+    out.reasoning = string_of(message, "reasoning_content");
+    if (out.reasoning.empty()) out.reasoning = string_of(message, "reasoning");  // newer vLLM
+    if (const Json* content = given(message, "content"))
+        read_parts(*content, out.text, out.reasoning);
+    out.refusal = string_of(message, "refusal");
+    return out;
+}
+
 std::string limited(std::string_view text) {
     return std::string(text.substr(0, complete_utf8_prefix(text.substr(0, kMaxMessageBytes))));
 }
@@ -188,6 +224,10 @@ bool means_context_length(const BackendError& e) {
     return e.code == "context_length_exceeded" || e.code == "exceed_context_size_error" ||
            contains_any(e.message, {"maximum context length", "context length", "context window",
                                     "exceeds the available context"});
+}
+
+bool is_error(const Json& body) {
+    return given(body, "error") != nullptr || string_of(body, "object") == "error";
 }
 
 // An error inside a stream that began with 200: its own words decide, else the work is lost.
@@ -264,7 +304,7 @@ void StreamReader::data(std::string_view json, std::vector<model::Event>& out) {
         fail({Code::kCorrupt, "the backend sent a chunk that is not JSON", {}}, out);
         return;
     }
-    if (given(*parsed, "error") != nullptr || string_of(*parsed, "object") == "error") {
+    if (is_error(*parsed)) {
         fail(error_of_frame(*parsed), out);
         return;
     }
@@ -366,7 +406,7 @@ void StreamReader::learn(std::string_view json, const std::vector<model::Event>&
                          std::size_t before) {
     if (out.size() - before != 1) return;
     const auto* delta = std::get_if<model::TextDelta>(&out[before]);
-    if (delta == nullptr || !delta->logprobs.empty()) return;
+    if (delta == nullptr || delta->refusal || !delta->logprobs.empty()) return;
     auto place = only_string_after(json, kContentKey);
     if (!place) place = only_string_after(json, kTextKey);
     if (!place) return;
@@ -383,6 +423,14 @@ void StreamReader::learn(std::string_view json, const std::vector<model::Event>&
 // ---------------------------------------------------------------- chunks
 
 namespace {
+
+void say(std::uint32_t choice, std::string text, std::vector<model::TokenLogprob> logprobs,
+         bool refusal, std::vector<model::Event>& out) {
+    if (text.empty() && logprobs.empty()) return;
+    const auto tokens = static_cast<std::uint32_t>(logprobs.empty() ? 1 : logprobs.size());
+    out.emplace_back(
+        model::TextDelta{choice, std::move(text), std::move(logprobs), tokens, refusal});
+}
 
 // The stop string that cut a choice: vLLM says it (a number there is a token).
 std::string_view stop_string(const Json& choice) { return string_of(choice, "stop_reason"); }
@@ -417,24 +465,16 @@ void StreamReader::choice(const Json& from, std::vector<model::Event>& out) {
         if (calls != nullptr && calls->is_array()) tool_calls(*calls, index, out);
         return;
     }
-    if (delta != nullptr && delta->is_object()) {
-        std::string_view reasoning = string_of(*delta, "reasoning_content");
-        if (reasoning.empty()) reasoning = string_of(*delta, "reasoning");  // newer vLLM
-        if (!reasoning.empty())
-            out.emplace_back(model::ReasoningDelta{index, std::string(reasoning), 1});
-    }
-    const std::string_view text =
-        delta != nullptr ? string_of(*delta, "content") : string_of(from, "text");
-    std::vector<model::TokenLogprob> logprobs = read_logprobs(from);
-    if (!text.empty() || !logprobs.empty()) {
-        const auto tokens = static_cast<std::uint32_t>(logprobs.empty() ? 1 : logprobs.size());
-        out.emplace_back(model::TextDelta{index, std::string(text), std::move(logprobs), tokens});
-    }
+    Said said;
+    if (delta != nullptr)
+        said = read_said(*delta);
+    else
+        said.text = string_of(from, "text");
+    if (!said.reasoning.empty())
+        out.emplace_back(model::ReasoningDelta{index, std::move(said.reasoning), 1});
+    say(index, std::move(said.text), read_logprobs(from), false, out);
+    say(index, std::move(said.refusal), read_refusal_logprobs(from), true, out);
     if (delta != nullptr) {
-        if (const std::string_view refusal = string_of(*delta, "refusal"); !refusal.empty()) {
-            out.emplace_back(model::TextDelta{
-                .choice = index, .text = std::string(refusal), .logprobs = {}, .tokens = 1});
-        }
         if (const Json* calls = given(*delta, "tool_calls"); calls != nullptr && calls->is_array())
             tool_calls(*calls, index, out);
     }
@@ -598,18 +638,15 @@ void read_calls(const Json& calls, std::uint32_t choice, std::vector<model::Even
 // False when the choice's finish reason is none that we know; `out` then holds Failed alone.
 bool read_choice(const Json& from, std::uint32_t index, std::vector<model::Event>& out) {
     const Json* message = given(from, "message");
-    if (message != nullptr && message->is_object()) {
-        std::string_view reasoning = string_of(*message, "reasoning_content");
-        if (reasoning.empty()) reasoning = string_of(*message, "reasoning");
-        if (!reasoning.empty())
-            out.emplace_back(model::ReasoningDelta{index, std::string(reasoning), 0});
-    }
-    std::string text(message != nullptr ? string_of(*message, "content") : string_of(from, "text"));
-    if (message != nullptr) text += string_of(*message, "refusal");
-    std::vector<model::TokenLogprob> logprobs = read_logprobs(from);
-    const auto tokens = static_cast<std::uint32_t>(logprobs.size());
-    if (!text.empty() || !logprobs.empty())
-        out.emplace_back(model::TextDelta{index, std::move(text), std::move(logprobs), tokens});
+    Said said;
+    if (message != nullptr)
+        said = read_said(*message);
+    else
+        said.text = string_of(from, "text");
+    if (!said.reasoning.empty())
+        out.emplace_back(model::ReasoningDelta{index, std::move(said.reasoning), 0});
+    say(index, std::move(said.text), read_logprobs(from), false, out);
+    say(index, std::move(said.refusal), read_refusal_logprobs(from), true, out);
     if (message != nullptr) {
         if (const Json* calls = given(*message, "tool_calls");
             calls != nullptr && calls->is_array())
@@ -658,7 +695,7 @@ std::vector<model::Event> read_response(std::string_view body) {
     const auto parsed = Json::parse(body.substr(std::min(begin, body.size())));
     if (!parsed.ok() || !parsed->is_object())
         return failed({Code::kCorrupt, "the backend's answer is not a JSON object", {}});
-    if (given(*parsed, "error") != nullptr) return failed(error_of_frame(*parsed));
+    if (is_error(*parsed)) return failed(error_of_frame(*parsed));
     std::vector<model::Event> out;
     out.emplace_back(model::Start{});
     const Json* choices = given(*parsed, "choices");

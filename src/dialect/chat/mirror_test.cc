@@ -232,14 +232,16 @@ std::string by_choice(const std::vector<Event>& events) {
             },
             event);
     };
-    const auto kind_of = [](const Event& event) {  // reasoning, then text, then calls, then the end
+    // Reasoning, then text, a refusal, calls, the end.
+    const auto kind_of = [](const Event& event) {
+        const auto* text = std::get_if<model::TextDelta>(&event);
         return std::holds_alternative<model::ReasoningDelta>(event)  ? 0
-               : std::holds_alternative<model::TextDelta>(event)     ? 1
-               : std::holds_alternative<model::ToolCallDelta>(event) ? 2
-                                                                     : 3;
+               : text != nullptr                                     ? (text->refusal ? 2 : 1)
+               : std::holds_alternative<model::ToolCallDelta>(event) ? 3
+                                                                     : 4;
     };
     for (std::int64_t c : {0, 1, 2, 1 << 20}) {
-        for (int kind = 0; kind < 4; ++kind) {
+        for (int kind = 0; kind < 5; ++kind) {
             for (const Event& event : events) {
                 if (choice_of(event) == c && kind_of(event) == kind) out.push_back(event);
             }
@@ -384,6 +386,34 @@ std::string calls(const std::string& list) {
     return chunk(R"([{"index":0,"delta":{"tool_calls":)" + list + "}}]");
 }
 
+TEST(StreamReader, RefusalsAndContentInParts) {
+    const std::string refusal =
+        R"(data: {"choices":[{"index":0,"delta":{"content":null,"refusal":"I can"}}]})"
+        "\n\n"
+        R"(data: {"choices":[{"index":0,"delta":{"refusal":"not"},"logprobs":{"content":null,)"
+        R"("refusal":[{"token":"not","logprob":-1}]},"finish_reason":"stop"}]})"
+        "\n\n";
+    const auto events = read_stream(refusal);
+    ASSERT_EQ(events.size(), 5u) << to_text(events);
+    EXPECT_TRUE(std::get<model::TextDelta>(events[1]).refusal);
+    EXPECT_EQ(std::get<model::TextDelta>(events[1]).text, "I can");
+    EXPECT_TRUE(std::get<model::TextDelta>(events[2]).refusal);
+    ASSERT_EQ(std::get<model::TextDelta>(events[2]).logprobs.size(), 1u);
+
+    // Mistral's servers: thoughts and text as parts.
+    constexpr std::string_view kParts =
+        R"([{"type":"thinking","thinking":[{"type":"text","text":"hm"}]},{"type":"text","text":"Yes"}])";
+    const auto streamed = read_stream(fmt::format(
+        "data: {{\"choices\":[{{\"delta\":{{\"content\":{}}},\"finish_reason\":\"stop\"}}]}}\n\n",
+        kParts));
+    const auto whole = read_response(fmt::format(
+        R"({{"choices":[{{"message":{{"content":{}}},"finish_reason":"stop"}}]}})", kParts));
+    ASSERT_EQ(streamed.size(), 5u) << to_text(streamed);
+    EXPECT_EQ(std::get<model::ReasoningDelta>(streamed[1]).text, "hm");
+    EXPECT_EQ(std::get<model::TextDelta>(streamed[2]).text, "Yes");
+    EXPECT_EQ(to_text(normal_form(whole)), to_text(normal_form(streamed)));
+}
+
 TEST(StreamReader, A17_A18_A21_A22_ToolCallsOfCarelessServers) {
     const std::string expected = seen(
         calls(
@@ -511,6 +541,15 @@ TEST(ReadResponse, Tolerates) {
     const auto events =
         read_response(R"({"choices":[{"message":{"content":null},"finish_reason":"stop"}]})");
     EXPECT_EQ(events.size(), 3u);  // Start, ChoiceEnd, Done
+}
+
+TEST(ReadResponse, AnErrorWithStatus200) {
+    for (const char* body : {R"({"object":"error","message":"too busy","code":503})",
+                             R"({"error":{"message":"too busy","code":503}})"}) {
+        const auto events = read_response(body);
+        ASSERT_EQ(events.size(), 1u) << body;
+        EXPECT_EQ(std::get<model::Failed>(events[0]).error.message, "too busy");
+    }
 }
 
 TEST(ReadError, KeepsTheMeaning) {

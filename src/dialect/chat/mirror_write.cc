@@ -4,6 +4,7 @@
 
 #include "base/base64.h"
 #include "dialect/chat/mirror.h"
+#include "model/attachments.h"
 
 namespace nereid::dialect::chat {
 namespace {
@@ -208,6 +209,8 @@ void write_sampling(JsonWriter& w, const Request& request) {
     optional_member(w, "frequency_penalty", s.frequency_penalty);
     optional_member(w, "presence_penalty", s.presence_penalty);
     optional_member(w, "repetition_penalty", s.repetition_penalty);
+    if (!request.cache_salt.empty()) w.member("cache_salt", request.cache_salt);
+    optional_member(w, "priority", request.priority);
     if (s.seed) w.member("seed", std::bit_cast<std::int64_t>(*s.seed));
     if (!s.logit_bias.empty()) {
         w.key("logit_bias").begin_object();
@@ -258,6 +261,8 @@ Result<void> check(const Request& request) {
         if (!tool.name_space.empty())
             return err(Code::kUnsupported, "this backend takes no namespace tools", "tools");
     }
+    if (const auto documents = model::documents_of(request); !documents.empty())
+        return err(Code::kUnsupported, "this backend takes no documents", documents[0]->path);
     return {};
 }
 

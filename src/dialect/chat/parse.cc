@@ -288,6 +288,8 @@ constexpr Field<Context> kChat[] = {
     {"min_p", Policy::kExtra, min_p<Context>},
     {"repetition_penalty", Policy::kExtra, repetition_penalty<Context>},
     {"stop_token_ids", Policy::kExtra, stop_token_ids<Context>},
+    {"cache_salt", Policy::kExtra, cache_salt<Context>},
+    {"priority", Policy::kExtra, priority<Context>},
     {"ignore_eos", Policy::kExtra, ignore_eos<Context>},
     {"thinking", Policy::kExtra, thinking},
     {"chat_template_kwargs", Policy::kExtra, template_args<Context>},
@@ -309,8 +311,6 @@ constexpr Field<Context> kChat[] = {
     {"verbosity", Policy::kAccept},
     {"prompt_cache_options", Policy::kAccept},
     {"prompt_cache_retention", Policy::kAccept},
-    {"cache_salt", Policy::kAccept},
-    {"priority", Policy::kAccept},
     {"user_id", Policy::kAccept},
 
     {"audio", Policy::kRefuse},
@@ -348,6 +348,8 @@ constexpr Field<Context> kCompletion[] = {
     {"min_p", Policy::kExtra, min_p<Context>},
     {"repetition_penalty", Policy::kExtra, repetition_penalty<Context>},
     {"stop_token_ids", Policy::kExtra, stop_token_ids<Context>},
+    {"cache_salt", Policy::kExtra, cache_salt<Context>},
+    {"priority", Policy::kExtra, priority<Context>},
     {"ignore_eos", Policy::kExtra, ignore_eos<Context>},
     {"structured_outputs", Policy::kExtra, guided<kStructuredOutputs>},
     {"guided_json", Policy::kExtra, guided<kGuidedJson>},
@@ -359,9 +361,6 @@ constexpr Field<Context> kCompletion[] = {
     {"json_schema", Policy::kExtra, guided<kJsonSchema>},
     {"regex", Policy::kExtra, guided<kRegex>},
     {"ebnf", Policy::kExtra, guided<kEbnf>},
-
-    {"cache_salt", Policy::kAccept},
-    {"priority", Policy::kAccept},
 
     {"use_beam_search", Policy::kRefuse, only_false<kUseBeamSearch>},
 };

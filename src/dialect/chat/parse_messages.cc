@@ -4,6 +4,7 @@
 #include <array>
 
 #include "dialect/chat/parse_parts.h"
+#include "dialect/document.h"
 #include "dialect/fields.h"
 #include "dialect/image.h"
 
@@ -62,13 +63,19 @@ Result<model::Part> parse_part(const Json& part, const std::string& path) {
         return model::Part(model::RefusalPart{std::move(value)});
     }
     if (name == "image_url") return parse_image(part, path);
-    if (name == "input_audio" || name == "file" || name == "video_url" || name == "audio_url") {
+    if (name == "file") {
+        const Json* file = given(part, "file");
+        if (file == nullptr) return missing(member_path(path, "file"));
+        TRY(model::DocumentPart document, read_file(*file, member_path(path, "file")));
+        return model::Part(std::move(document));
+    }
+    if (name == "input_audio" || name == "video_url" || name == "audio_url") {
         return unsupported(path,
                            fmt::format("content parts of type '{}' are not supported.", name));
     }
     return bad_value(
         member_path(path, "type"),
-        fmt::format("'{}' is not 'text', 'image_url' or 'refusal'.", name.substr(0, 64)));
+        fmt::format("'{}' is not 'text', 'image_url', 'file' or 'refusal'.", name.substr(0, 64)));
 }
 
 Result<std::vector<model::Part>> parse_content(const Json& content, const std::string& path) {

@@ -102,6 +102,8 @@ class RandomChat {
         r.include_usage = r.stream;  // write_request always asks for it
         if (rng.chance(0.3)) r.user = some_text();
         if (rng.chance(0.3)) r.affinity_key = some_text();
+        if (rng.chance(0.3)) r.cache_salt = some_text();
+        maybe(r.priority, static_cast<std::int64_t>(rng.next()));
         r.format = format();
     }
 
@@ -285,6 +287,7 @@ inline std::vector<model::Event> RandomChat::answer(bool logprobs, bool chat) {
                     .choice = c, .text = some_text(), .logprobs = {}, .tokens = 1};
                 for (std::uint64_t k = logprobs ? rng.below(3) : 0; k > 0; --k)
                     delta.logprobs.push_back(entry());
+                delta.refusal = chat && rng.chance(0.15);
                 out.emplace_back(std::move(delta));
             }
         }

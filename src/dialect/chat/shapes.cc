@@ -86,6 +86,18 @@ void write_chat_logprobs(JsonWriter& w, const std::vector<model::TokenLogprob>& 
     w.end_array();
 }
 
+void write_choice_logprobs(JsonWriter& w, const std::vector<model::TokenLogprob>& content,
+                           const std::vector<model::TokenLogprob>& refusal) {
+    w.begin_object().key("content");
+    write_chat_logprobs(w, content);
+    w.key("refusal");
+    if (refusal.empty())
+        w.null();
+    else
+        write_chat_logprobs(w, refusal);
+    w.end_object();
+}
+
 std::string printable_token(std::string_view bytes) {
     if (is_valid_utf8(bytes)) return std::string(bytes);
     constexpr char kHex[] = "0123456789abcdef";

@@ -18,6 +18,10 @@ void write_usage(JsonWriter& w, const model::Usage& usage);
 // plus its bytes (A45).
 void write_chat_logprobs(JsonWriter& w, const std::vector<model::TokenLogprob>& entries);
 
+// A choice's `logprobs`: {content, refusal}.
+void write_choice_logprobs(JsonWriter& w, const std::vector<model::TokenLogprob>& content,
+                           const std::vector<model::TokenLogprob>& refusal);
+
 // The completions shape {tokens, token_logprobs, top_logprobs, text_offset}. `offset` is the first
 // token's, in characters of the choice's text; returns the next one's. A NaN logprob is null (the
 // first token of an echoed prompt, A49).

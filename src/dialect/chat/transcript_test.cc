@@ -117,7 +117,8 @@ model::Event event_of(const std::string& name, const Json& json) {
     if (name == "start") return model::Start{};
     if (name == "text") {
         return model::TextDelta{choice, text_of(json, "text"), logprobs_of(json.find("logprobs")),
-                                count_of(json, "tokens")};
+                                count_of(json, "tokens"),
+                                json.find("refusal") != nullptr && json.find("refusal")->as_bool()};
     }
     if (name == "reasoning")
         return model::ReasoningDelta{choice, text_of(json, "text"), count_of(json, "tokens")};
@@ -204,6 +205,7 @@ std::string to_line(const model::Event& event) {
                 w.member("choice", e.choice).member("text", e.text).key("logprobs");
                 write_logprobs(w, e.logprobs);
                 w.member("tokens", e.tokens);
+                if (e.refusal) w.member("refusal", true);
             }
             if constexpr (std::is_same_v<T, model::ReasoningDelta>) {
                 name = "reasoning";
@@ -263,7 +265,10 @@ std::vector<model::Event> normal_form(const std::vector<model::Event>& events) {
             model::TextDelta plain = *t;
             plain.tokens = 0;
             merge(
-                plain, [&](const auto& last) { return last.choice == t->choice; },
+                plain,
+                [&](const auto& last) {
+                    return last.choice == t->choice && last.refusal == t->refusal;
+                },
                 [&](auto& last) {
                     last.text += t->text;
                     last.logprobs.insert(last.logprobs.end(), t->logprobs.begin(),

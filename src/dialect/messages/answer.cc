@@ -31,10 +31,10 @@ void write_usage(JsonWriter& w, const model::Usage& u) {
     w.member("service_tier", "standard").end_object();
 }
 
-std::string_view stop_reason(const model::ChoiceEnd& end, bool calls) {
+std::string_view stop_reason(const model::ChoiceEnd& end, const Segments& said) {
     switch (end.reason) {
         case model::FinishReason::kLength:
-            return "max_tokens";
+            return end.context_full ? "model_context_window_exceeded" : "max_tokens";
         case model::FinishReason::kContentFilter:
             return "refusal";
         case model::FinishReason::kToolCalls:
@@ -43,7 +43,8 @@ std::string_view stop_reason(const model::ChoiceEnd& end, bool calls) {
             break;
     }
     if (!end.stop_sequence.empty()) return "stop_sequence";
-    return calls ? "tool_use" : "end_turn";  // some engines say "stop" after calls (A11)
+    if (said.has_refusal()) return "refusal";
+    return said.has_calls() ? "tool_use" : "end_turn";  // some engines say "stop" after calls (A11)
 }
 
 std::string call_id(const ResponseMeta& meta, const Segment& call) {
@@ -90,7 +91,7 @@ class FrameEncoder final : public Encoder, private SegmentSink {
         finished_ = true;
         frame("message_delta", [&](JsonWriter& w) {
             w.key("delta").begin_object();
-            w.member("stop_reason", stop_reason(*end_, segments_.has_calls())).key("stop_sequence");
+            w.member("stop_reason", stop_reason(*end_, segments_)).key("stop_sequence");
             if (end_->stop_sequence.empty())
                 w.null();
             else
@@ -125,6 +126,7 @@ class FrameEncoder final : public Encoder, private SegmentSink {
             w.member("index", index_).key("content_block").begin_object();
             switch (b.kind) {
                 case SegmentKind::kText:
+                case SegmentKind::kRefusal:
                     w.member("type", "text").member("text", "");
                     break;
                 case SegmentKind::kReasoning:
@@ -142,6 +144,7 @@ class FrameEncoder final : public Encoder, private SegmentSink {
               const std::vector<model::TokenLogprob>&) override {
         switch (b.kind) {
             case SegmentKind::kText:
+            case SegmentKind::kRefusal:
                 return delta("text_delta", "text", piece);
             case SegmentKind::kReasoning:
                 if (!meta_.omit_thinking) delta("thinking_delta", "thinking", piece);
@@ -201,7 +204,7 @@ class WholeMessage final : public Whole, private SegmentSink {
         begin_message(w, meta_);
         w.key("content").begin_array();
         for (const Segment& b : content_) write_block(w, b);
-        w.end_array().member("stop_reason", stop_reason(*end_, segments_.has_calls()));
+        w.end_array().member("stop_reason", stop_reason(*end_, segments_));
         w.key("stop_sequence");
         if (end_->stop_sequence.empty())
             w.null();
@@ -236,6 +239,7 @@ class WholeMessage final : public Whole, private SegmentSink {
         w.begin_object();
         switch (b.kind) {
             case SegmentKind::kText:
+            case SegmentKind::kRefusal:
                 w.member("type", "text").member("text", b.text);
                 break;
             case SegmentKind::kReasoning:

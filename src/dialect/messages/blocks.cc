@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "dialect/document.h"
 #include "dialect/field_table.h"
 #include "dialect/fields.h"
 #include "dialect/image.h"
@@ -49,6 +50,12 @@ Result<model::Part> parse_image(const Json& block, const std::string& path) {
         TRY(model::ImagePart image, read_image_url(*url, url_path));
         return model::Part(std::move(image));
     }
+    if (type == "file") {
+        model::ImagePart image;
+        image.path = member_path(source_path, "file_id");
+        TRY(image.file_id, required_string(*source, "file_id", source_path));
+        return model::Part(std::move(image));
+    }
     return unsupported(source_path, fmt::format("image sources of type '{}' are not supported.",
                                                 type.substr(0, 64)));
 }
@@ -67,26 +74,43 @@ std::string text_of(const Json& content) {
     return text;
 }
 
-// The text of a document whose source is text; other documents would need a reader.
+Result<model::DocumentPart> document_source(const Json& source, const std::string& path) {
+    TRY(const std::string type, block_type(source, path));
+    model::DocumentPart out;
+    if (type == "base64") {
+        TRY(const std::string media, required_string(source, "media_type", path));
+        TRY(const std::string data, required_string(source, "data", path));
+        return read_document_base64(data, media, member_path(path, "data"));
+    }
+    out.path = path;
+    if (type == "content" && given(source, "content") != nullptr) {
+        out.media_type = "text/plain";
+        out.bytes = text_of(*given(source, "content"));
+    } else if (type == "text") {
+        out.media_type = "text/plain";
+        TRY(out.bytes, required_string(source, "data", path));
+    } else if (type == "url") {
+        out.path = member_path(path, "url");
+        if (given(source, "url") == nullptr) return missing(out.path);
+        TRY(out.url, read_web_url(*given(source, "url"), out.path));
+    } else if (type == "file") {
+        out.path = member_path(path, "file_id");
+        TRY(out.file_id, required_string(source, "file_id", path));
+    } else {
+        return unsupported(
+            path, fmt::format("documents of type '{}' are not supported.", type.substr(0, 64)));
+    }
+    return out;
+}
+
 Result<model::Part> parse_document(const Json& block, const std::string& path) {
     const Json* source = given(block, "source");
     const std::string source_path = member_path(path, "source");
     if (source == nullptr) return missing(source_path);
-    TRY(const std::string type, block_type(*source, source_path));
-    std::string text;
-    if (type == "content" && given(*source, "content") != nullptr) {
-        text = text_of(*given(*source, "content"));
-    } else if (type == "text") {
-        TRY(text, required_string(*source, "data", source_path));
-    } else {
-        return unsupported(
-            source_path,
-            fmt::format("documents of type '{}' are not supported, only 'text' and 'content'.",
-                        type.substr(0, 64)));
-    }
-    TRY(const std::string title, optional_string(block, "title", path));
-    if (!title.empty()) text = title + "\n" + text;
-    return model::Part(model::TextPart{std::move(text)});
+    TRY(model::DocumentPart out, document_source(*source, source_path));
+    TRY(out.name, optional_string(block, "title", path));
+    TRY(out.context, optional_string(block, "context", path));
+    return model::Part(std::move(out));
 }
 
 // {"type":"search_result","source","title","content":[text blocks]}
@@ -140,15 +164,11 @@ Result<model::Message> parse_tool_result(const Json& block, const std::string& p
         const Json& piece = content->as_array()[i];
         const std::string piece_path = at_index(content_path, i);
         TRY(const std::string type, block_type(piece, piece_path));
-        auto read = content_block(piece, type, piece_path);
-        if (!read.ok() && type == "document" && read.code() == Code::kUnsupported) {
-            // The agent cannot take its tool's result back: a refusal would end its session.
-            note_once("messages[].tool_result.document", ignored);
-            read = std::optional<model::Part>(
-                model::TextPart{"[a document that this model cannot read]"});
-        }
-        TRY(auto part, std::move(read));
+        TRY(auto part, content_block(piece, type, piece_path));
         if (part) {
+            // The agent cannot take its tool's result back: a refusal would end its session.
+            if (auto* document = std::get_if<model::DocumentPart>(&*part))
+                document->required = false;
             message.parts.push_back(*std::move(part));
         } else if (type == "tool_reference") {
             TRY(std::string name, optional_string(piece, "tool_name", piece_path));

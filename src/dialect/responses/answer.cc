@@ -70,7 +70,8 @@ void write_response(JsonWriter& w, const ResponseMeta& meta, const Json& setting
 // How the text of an item is said: its part's type, the frames that tell of it, its place in them.
 struct PartForm {
     std::string_view type, added, delta, done, part_done, index;
-    bool has_logprobs = false;
+    std::string_view text = "text";  // the name of its text, in the part and in the done frame
+    bool has_logprobs = false;       // and annotations
 };
 constexpr PartForm kOutputText{.type = "output_text",
                                .added = "response.content_part.added",
@@ -79,6 +80,13 @@ constexpr PartForm kOutputText{.type = "output_text",
                                .part_done = "response.content_part.done",
                                .index = "content_index",
                                .has_logprobs = true};
+constexpr PartForm kRefusal{.type = "refusal",
+                            .added = "response.content_part.added",
+                            .delta = "response.refusal.delta",
+                            .done = "response.refusal.done",
+                            .part_done = "response.content_part.done",
+                            .index = "content_index",
+                            .text = "refusal"};
 constexpr PartForm kReasoningText{.type = "reasoning_text",
                                   .added = "response.content_part.added",
                                   .delta = "response.reasoning_text.delta",
@@ -214,9 +222,9 @@ class AnswerImpl final : public Answer, private SegmentSink {
         const std::size_t index = output_.size();
         const std::string_view tail =
             std::string_view(meta_.id).substr(meta_.id.starts_with("resp_") ? 5 : 0);
-        std::string_view prefix = s.kind == SegmentKind::kText        ? "msg"
-                                  : s.kind == SegmentKind::kReasoning ? "rs"
-                                                                      : "fc";
+        std::string_view prefix = s.kind == SegmentKind::kReasoning ? "rs"
+                                  : s.kind == SegmentKind::kCall    ? "fc"
+                                                                    : "msg";
         if (s.kind == SegmentKind::kCall) {
             const auto known = create_.tools.find(s.name);
             if (known != create_.tools.end()) item_.tool = &known->second;
@@ -296,7 +304,7 @@ class AnswerImpl final : public Answer, private SegmentSink {
             const PartForm& form = form_of(s.kind);
             frame(form.done, [&](JsonWriter& w) {
                 place(w, form);
-                w.member("text", s.text);
+                w.member(form.text, s.text);
                 if (!form.has_logprobs) return;
                 w.key("logprobs");
                 chat::write_chat_logprobs(w, s.logprobs);
@@ -328,11 +336,12 @@ class AnswerImpl final : public Answer, private SegmentSink {
 
     const PartForm& form_of(SegmentKind kind) const {
         if (kind == SegmentKind::kText) return kOutputText;
+        if (kind == SegmentKind::kRefusal) return kRefusal;
         return create_.summary ? kSummaryText : kReasoningText;
     }
     static void write_part(JsonWriter& w, const PartForm& form, std::string_view text,
                            const std::vector<model::TokenLogprob>* logprobs) {
-        w.begin_object().member("type", form.type).member("text", text);
+        w.begin_object().member("type", form.type).member(form.text, text);
         if (form.has_logprobs) {
             w.key("annotations").begin_array().end_array().key("logprobs");
             chat::write_chat_logprobs(
@@ -359,6 +368,7 @@ class AnswerImpl final : public Answer, private SegmentSink {
                     w.null();
                 break;
             case SegmentKind::kText:
+            case SegmentKind::kRefusal:
                 w.member("type", "message").member("status", status);
                 w.member("role", "assistant").key("content").begin_array();
                 if (whole) write_part(w, form_of(s.kind), s.text, &s.logprobs);

@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "dialect/document.h"
 #include "dialect/field_table.h"
 #include "dialect/fields.h"
 #include "dialect/image.h"
@@ -33,10 +34,13 @@ Result<model::Part> input_image(const Json& part, const std::string& path) {
     const Json* url = given(part, "image_url");
     const std::string url_path = member_path(path, "image_url");
     if (url == nullptr) {
-        if (given(part, "file_id") != nullptr)
-            return unsupported(member_path(path, "file_id"),
-                               "images by file id are not supported.");
-        return missing(url_path);
+        if (given(part, "file_id") == nullptr) return missing(url_path);
+        model::ImagePart stored;
+        stored.path = member_path(path, "file_id");
+        TRY(stored.file_id, optional_string(part, "file_id", path));
+        if (stored.file_id.empty()) return bad_value(stored.path, "expected the id of a file.");
+        TRY(stored.detail, optional_string(part, "detail", path));
+        return model::Part(std::move(stored));
     }
     const Json* text = url->is_object() ? given(*url, "url") : url;  // chat's form, seen too
     if (text == nullptr) return missing(member_path(url_path, "url"));
@@ -62,7 +66,11 @@ Result<std::optional<model::Part>> content_part(const Json& part, const std::str
         TRY(model::Part image, input_image(part, path));
         return std::optional<model::Part>(std::move(image));
     }
-    if (type == "input_file" || type == "input_audio" || type == "file") {
+    if (type == "input_file") {
+        TRY(model::DocumentPart file, read_file(part, path));
+        return std::optional<model::Part>(std::move(file));
+    }
+    if (type == "input_audio" || type == "file") {
         return unsupported(path,
                            fmt::format("content parts of type '{}' are not supported.", type));
     }
@@ -296,6 +304,10 @@ Result<void> MessageBuilder::output(const Json& item, const std::string& path) {
     if (content == nullptr) content = given(item, "tools");  // of tool_search
     if (content != nullptr && given(item, "output") != nullptr && are_parts(*content)) {
         TRY(out.parts, content_of(content, member_path(path, "output")));  // A77, A82
+        // The agent cannot take its tool's result back: a refusal would end its session.
+        for (model::Part& part : out.parts) {
+            if (auto* file = std::get_if<model::DocumentPart>(&part)) file->required = false;
+        }
     } else if (content != nullptr) {
         const std::string text = content->is_string() ? content->as_string() : content->dump();
         if (!text.empty()) out.parts.emplace_back(model::TextPart{text});

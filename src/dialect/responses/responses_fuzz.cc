@@ -45,6 +45,7 @@ void check_frames(const std::vector<Json>& frames) {
             grown[what] += dialect::string_at(frame, "delta");
         } else if (type.ends_with(".done") && what != "response.content_part") {
             const char* whole = frame.find("text") != nullptr        ? "text"
+                                : frame.find("refusal") != nullptr   ? "refusal"
                                 : frame.find("arguments") != nullptr ? "arguments"
                                                                      : "input";
             CHECK(dialect::string_at(frame, whole) == grown[what]);

@@ -88,6 +88,8 @@ Json final_of(const std::string& stream) {
         } else if (type == "response.output_text.done" || type == "response.reasoning_text.done" ||
                    type == "response.reasoning_summary_text.done") {
             EXPECT_EQ(event.find("text")->as_string(), text);
+        } else if (type == "response.refusal.done") {
+            EXPECT_EQ(event.find("refusal")->as_string(), text);
         } else if (type == "response.function_call_arguments.done") {
             EXPECT_EQ(event.find("arguments")->as_string(), text);
         } else if (type == "response.custom_tool_call_input.done") {

@@ -47,6 +47,7 @@ std::optional<Outcome> outcome_of(const Events& events) {
 TextShape text_shape(const model::Request& request) {
     TextShape shape;
     router::TextChain chain(kBlockBytes);
+    chain.add(request.cache_salt);
     for (const model::Tool& tool : request.tools) {
         chain.add(tool.name);
         chain.add(tool.description);
@@ -97,7 +98,7 @@ TextShape token_shape(const model::Request& request, const KvSources& sources) {
     shape.blocks.clear();
     if (tokens.empty()) return shape;
     shape.prompt_tokens = static_cast<TokenCount>(tokens.size());
-    shape.blocks = router::chain_of(tokens, sources.block_tokens);
+    shape.blocks = router::chain_of(tokens, sources.block_tokens, {}, request.cache_salt);
     return shape;
 }
 

@@ -1,5 +1,5 @@
-// Fetches the images that a request names by URL, so that engines and upstream servers see bytes
-// only. Public addresses only (address_filter.h), no redirects, a bound on size and time.
+// Fetches what a request names by URL, so that engines and upstream servers see bytes only. Public
+// addresses only (address_filter.h), no redirects, a bound on size and time.
 #pragma once
 
 #include <string>
@@ -8,7 +8,6 @@
 #include "io/http.h"
 #include "io/stream.h"
 #include "io/tls.h"
-#include "model/request.h"
 
 namespace nereid::gateway {
 
@@ -25,8 +24,14 @@ class PublicNetwork final : public io::Network {
     io::Network& network_;
 };
 
-// Puts the bytes into each image part that names a URL. kInvalidArgument naming the URL's trouble
-// (not its answer), kUnsupported when the operator has turned fetching off.
-io::Task<Result<void>> fetch_images(Exchange& x, io::Network& network, model::Request& request);
+struct RemoteFile {
+    std::string bytes;
+    std::string media_type;  // as its server says, without parameters
+};
+
+// `noun` is what errors call it: "image", "file". kInvalidArgument naming the URL's trouble (not
+// its answer), kUnsupported when the operator has turned fetching off.
+io::Task<Result<RemoteFile>> fetch_file(Exchange& x, io::Network& network, std::string url,
+                                        std::string_view noun);
 
 }  // namespace nereid::gateway

@@ -1,0 +1,69 @@
+#include "dialect/document.h"
+
+#include <fmt/format.h>
+
+#include "base/base64.h"
+#include "dialect/fields.h"
+
+namespace nereid::dialect {
+
+Result<std::string> read_web_url(const Json& url, const std::string& path) {
+    TRY(std::string text, read_string(url, path));
+    if (!text.starts_with("http://") && !text.starts_with("https://"))
+        return bad_value(path, "expected a http: or https: URL.");
+    return text;
+}
+
+Result<model::DocumentPart> read_document_base64(std::string_view data, std::string_view media_type,
+                                                 const std::string& path) {
+    auto bytes = base64_decode(data);
+    if (!bytes) return bad_value(path, "the file's data is not valid base64.");
+    if (bytes->empty()) return bad_value(path, "the file is empty.");
+    model::DocumentPart out;
+    out.bytes = std::move(*bytes);
+    out.media_type = std::string(media_type);
+    out.path = path;
+    return out;
+}
+
+namespace {
+
+Result<model::DocumentPart> read_data(std::string_view data, const std::string& path) {
+    if (!data.starts_with("data:")) return read_document_base64(data, {}, path);
+    const std::size_t comma = data.find(',');
+    if (comma == std::string_view::npos)
+        return bad_value(path, "a data: URL has a ',' before its data.");
+    const std::string_view header = data.substr(5, comma - 5);  // "application/pdf;base64"
+    if (!header.ends_with(";base64")) return bad_value(path, "a data: URL must be base64.");
+    return read_document_base64(data.substr(comma + 1), header.substr(0, header.find(';')), path);
+}
+
+Result<model::DocumentPart> read_source(const Json& file, const std::string& path) {
+    model::DocumentPart out;
+    if (const Json* data = given(file, "file_data")) {
+        const std::string place = member_path(path, "file_data");
+        TRY(const std::string text, read_string(*data, place));
+        return read_data(text, place);
+    }
+    if (const Json* url = given(file, "file_url")) {
+        out.path = member_path(path, "file_url");
+        TRY(out.url, read_web_url(*url, out.path));
+        return out;
+    }
+    if (given(file, "file_id") == nullptr) return missing(member_path(path, "file_data"));
+    out.path = member_path(path, "file_id");
+    TRY(out.file_id, optional_string(file, "file_id", path));
+    if (out.file_id.empty()) return bad_value(out.path, "expected the id of a file.");
+    return out;
+}
+
+}  // namespace
+
+Result<model::DocumentPart> read_file(const Json& file, const std::string& path) {
+    if (!file.is_object()) return wrong_type(file, path, "an object");
+    TRY(model::DocumentPart out, read_source(file, path));
+    TRY(out.name, optional_string(file, "filename", path));
+    return out;
+}
+
+}  // namespace nereid::dialect

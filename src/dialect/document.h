@@ -1,0 +1,23 @@
+// Documents as requests carry them: text, base64 data, data: URLs, http(s) URLs, ids of stored
+// files. Nothing is fetched and nothing is decoded here: that is the gateway's (attachments).
+// Internal to dialect.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/json.h"
+#include "base/result.h"
+#include "model/request.h"
+
+namespace nereid::dialect {
+
+// OpenAI's file object: one of file_data (base64 or a data: URL), file_id, file_url; filename.
+// kInvalidArgument naming the field below `path`.
+Result<model::DocumentPart> read_file(const Json& file, const std::string& path);
+// Base64 text of a file.
+Result<model::DocumentPart> read_document_base64(std::string_view data, std::string_view media_type,
+                                                 const std::string& path);
+Result<std::string> read_web_url(const Json& url, const std::string& path);
+
+}  // namespace nereid::dialect

@@ -1,0 +1,185 @@
+#include "gateway/pdf_reader.h"
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/hash.h"
+#include "base/utf8.h"
+#include "io/memory_region.h"
+
+namespace nereid::gateway {
+namespace {
+
+constexpr std::size_t kLongestComplaint = 1000;
+constexpr int kNotFound = 127;  // of env and prlimit, as of a shell: they found no such program
+
+// What the program has said.
+struct Output {
+    std::string text;
+    std::string complaint;  // its beginning
+    bool too_long = false;
+};
+
+std::span<const std::uint8_t> bytes_of(std::string_view text) {
+    return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
+}
+
+io::ProcessSpec spec_of(const std::string& program, int file,
+                        const std::shared_ptr<Output>& output) {
+    io::ProcessSpec spec;
+    // env: our own environment holds secrets.
+    spec.argv = {"/usr/bin/env",
+                 "-i",
+                 "LC_ALL=C.UTF-8",
+                 "prlimit",
+                 "--as=1073741824",
+                 "--cpu=20",
+                 "--fsize=0",
+                 "--core=0",
+                 "--nofile=64",
+                 program,
+                 "-enc",
+                 "UTF-8",
+                 "-nopgbrk",
+                 fmt::format("/proc/self/fd/{}", file),
+                 "-"};
+    spec.inherit_fds = {file};
+    spec.on_line = [output](std::string_view line, bool is_stderr) {
+        std::string& to = is_stderr ? output->complaint : output->text;
+        if (to.size() + line.size() > (is_stderr ? kLongestComplaint : PdfReader::kMaxText)) {
+            output->too_long = output->too_long || !is_stderr;
+            return;
+        }
+        to.append(line).append("\n");
+    };
+    return spec;
+}
+
+// Kills a process that runs for too long.
+class Alarm {
+  public:
+    Alarm(io::Loop& loop, TimePoint at, io::Process& process)
+        : loop_(loop), id_(loop.arm(at, [&process] { process.signal(SIGKILL); })) {}
+    Alarm(const Alarm&) = delete;
+    Alarm& operator=(const Alarm&) = delete;
+    ~Alarm() { loop_.cancel(id_); }
+
+  private:
+    io::Loop& loop_;
+    io::Loop::TimerId id_;
+};
+
+std::unexpected<Error> refused(std::string why) {
+    return err(Code::kInvalidArgument, " " + std::move(why) + ".");
+}
+
+Result<std::string> judge(const io::ExitStatus& status, Output& output,
+                          const std::string& program) {
+    if (status.code == kNotFound) {
+        return err(Code::kUnsupported,
+                   fmt::format(" is a PDF, and this server cannot read PDFs: there is no {} here.",
+                               program));
+    }
+    if (output.complaint.contains("ncorrect password") || status.code == 3)
+        return refused("is a PDF that only its password opens");
+    if (status.signal != 0) return refused("is a PDF that takes too much time or memory to read");
+    if (status.code != 0) return refused("is a damaged PDF");
+    if (output.too_long)
+        return refused(
+            fmt::format("is a PDF with more than {} bytes of text", PdfReader::kMaxText));
+    const auto last = output.text.find_last_not_of(" \t\r\n\f");
+    if (last == std::string::npos)
+        return refused("is a PDF without text (pictures of pages are not read)");
+    output.text.resize(last + 1);
+    return replace_invalid_utf8(output.text);
+}
+
+}  // namespace
+
+// One of the kAtOnce places, from take() to the end of its scope.
+struct PdfReader::Turn {
+    explicit Turn(PdfReader& r) : reader(r), called(r.loop_) {}
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+    ~Turn() {
+        std::erase(reader.waiting_, &called);
+        if (!mine) return;
+        --reader.running_;
+        // From the loop, never on the stack of whoever is being destroyed here.
+        PdfReader& r = reader;
+        if (r.wake_ == 0) r.wake_ = r.loop_.arm(r.loop_.now(), [&r] { r.call_waiting(); });
+    }
+    io::Task<void> take() {
+        while (reader.running_ >= kAtOnce) {
+            reader.waiting_.push_back(&called);
+            co_await called.wait();
+        }
+        ++reader.running_;
+        mine = true;
+    }
+    PdfReader& reader;
+    io::Signal called;
+    bool mine = false;
+};
+
+void PdfReader::call_waiting() {
+    wake_ = 0;
+    while (running_ < kAtOnce && !waiting_.empty()) {
+        io::Signal* const next = waiting_.front();
+        waiting_.pop_front();
+        next->notify();
+    }
+}
+
+io::Task<Result<std::string>> PdfReader::text(std::string program, std::string tenant,
+                                              std::string_view bytes) {
+    if (launcher_ == nullptr || program.empty())
+        co_return err(Code::kUnsupported, " is a PDF, and this server reads no PDFs.");
+    const Digest256 key = Sha256()
+                              .update(bytes_of(tenant))
+                              .update(bytes_of({"\0", 1}))
+                              .update(bytes_of(bytes))
+                              .finish();
+    if (const auto known = by_key_.find(key); known != by_key_.end()) {
+        kept_.splice(kept_.begin(), kept_, known->second);
+        co_return kept_.front().text;
+    }
+    Turn turn(*this);
+    co_await turn.take();
+    auto text = co_await read(std::move(program), bytes);
+    if (text.ok()) keep(key, *text);
+    co_return text;
+}
+
+io::Task<Result<std::string>> PdfReader::read(std::string program, std::string_view bytes) {
+    CO_TRY(const io::MemoryRegion file,
+           io::MemoryRegion::shared("nereid-pdf", bytes.size(), false));
+    std::memcpy(file.bytes().data(), bytes.data(), bytes.size());
+    const auto output = std::make_shared<Output>();
+    auto started = launcher_->start(spec_of(program, file.fd(), output));
+    if (!started.ok())
+        co_return err(Code::kUnavailable, " cannot be read now: " + started.error().message);
+    const std::unique_ptr<io::Process> process = *std::move(started);
+    const Alarm alarm(loop_, loop_.now() + kTimeout, *process);
+    const io::ExitStatus status = co_await process->wait();
+    co_return judge(status, *output, program);
+}
+
+void PdfReader::keep(const Digest256& key, const std::string& text) {
+    if (text.size() > kMaxKept || by_key_.contains(key)) return;
+    kept_.push_front({key, text});
+    by_key_.emplace(key, kept_.begin());
+    kept_bytes_ += text.size();
+    while (kept_bytes_ > kMaxKept) {
+        kept_bytes_ -= kept_.back().text.size();
+        by_key_.erase(kept_.back().key);
+        kept_.pop_back();
+    }
+}
+
+}  // namespace nereid::gateway

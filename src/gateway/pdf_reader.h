@@ -1,0 +1,64 @@
+// PdfReader: the text of PDF files, by poppler's pdftotext: a process of its own for each file,
+// with an empty environment and limits on memory and time, so that what a hostile file does ends
+// with it (ADR 0015).
+//
+// One per shard, on its loop. kAtOnce files at a time, others wait. Texts are kept for a while:
+// agents send the same file with every turn. Errors begin with a space: the file's name goes
+// before.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <list>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "base/bytes.h"
+#include "base/result.h"
+#include "io/loop.h"
+#include "io/process.h"
+#include "io/root_task.h"
+
+namespace nereid::gateway {
+
+class PdfReader {
+  public:
+    static constexpr int kAtOnce = 2;
+    static constexpr std::size_t kMaxText = 16u << 20;  // bytes, of one file
+    static constexpr std::size_t kMaxKept = 32u << 20;  // bytes of texts
+    static constexpr Duration kTimeout = 30s;           // of one file
+
+    // `launcher` may be null: no PDFs are read. Both outlive this.
+    PdfReader(io::Loop& loop, io::ProcessLauncher* launcher) : loop_(loop), launcher_(launcher) {}
+    ~PdfReader() { loop_.cancel(wake_); }
+    PdfReader(const PdfReader&) = delete;
+    PdfReader& operator=(const PdfReader&) = delete;
+
+    // The text, a page after the other. `program` is called as pdftotext is; empty: none.
+    // kInvalidArgument: damaged, encrypted, without text, beyond the limits; kUnsupported: there is
+    // no such program here. `tenant`: texts are kept apart, so that nobody learns what others send.
+    io::Task<Result<std::string>> text(std::string program, std::string tenant,
+                                       std::string_view bytes);
+
+  private:
+    struct Turn;
+    struct Kept {
+        Digest256 key;
+        std::string text;
+    };
+    io::Task<Result<std::string>> read(std::string program, std::string_view bytes);
+    void call_waiting();
+    void keep(const Digest256& key, const std::string& text);
+
+    io::Loop& loop_;
+    io::ProcessLauncher* launcher_;
+    int running_ = 0;
+    std::deque<io::Signal*> waiting_;
+    io::Loop::TimerId wake_ = 0;  // armed when a place has become free
+    std::list<Kept> kept_;        // the last used first
+    std::map<Digest256, std::list<Kept>::iterator> by_key_;
+    std::size_t kept_bytes_ = 0;
+};
+
+}  // namespace nereid::gateway

@@ -1,0 +1,198 @@
+#include "gateway/pdf_reader.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "io/real_loop.h"
+#include "io/real_process.h"
+#include "io/root_task.h"
+#include "io/sim_loop.h"
+#include "io/sim_process.h"
+
+namespace nereid::gateway {
+namespace {
+
+using testing::HasSubstr;
+
+// Readings under virtual time, by a program that the test scripts.
+class PdfReaderTest : public testing::Test {
+  protected:
+    struct Reading {
+        io::RootTask task;
+        std::optional<Result<std::string>> result;
+    };
+    PdfReaderTest() {
+        launcher.program("/usr/bin/env", [this](io::SimChild& child) { return program(child); });
+    }
+    io::Task<io::ExitStatus> program(io::SimChild& child) {
+        argv = child.spec().argv;
+        ++at_once;
+        most_at_once = std::max(most_at_once, at_once);
+        co_await child.loop().sleep_for(takes);
+        --at_once;
+        for (const std::string& line : lines) child.print(line);
+        if (!complaint.empty()) child.print(complaint, true);
+        co_return status;
+    }
+    std::unique_ptr<Reading> begin(std::string tenant, std::string bytes) {
+        auto out = std::make_unique<Reading>();
+        out->task.start(read(*out, std::move(tenant), std::move(bytes)));
+        return out;
+    }
+    io::Task<void> read(Reading& into, std::string tenant, std::string bytes) {
+        into.result = co_await reader.text("pdftotext", std::move(tenant), bytes);
+    }
+    Result<std::string> text(std::string bytes, std::string tenant = "a") {
+        const auto reading = begin(std::move(tenant), std::move(bytes));
+        scheduler.run_until([&] { return reading->result.has_value(); }, 1h);
+        return reading->result ? *reading->result
+                               : Result<std::string>(Error{Code::kInternal, "no end"});
+    }
+    void expect_refused(std::string_view why, Code code = Code::kInvalidArgument) {
+        static int n = 0;
+        const auto result = text("%PDF-" + std::to_string(++n));
+        ASSERT_FALSE(result.ok()) << *result;
+        EXPECT_EQ(result.code(), code);
+        EXPECT_THAT(result.error().message, HasSubstr(why));
+    }
+
+    io::SimScheduler scheduler{1};
+    io::SimLoop loop{scheduler};
+    io::SimProcessLauncher launcher{loop};
+    PdfReader reader{loop, &launcher};
+    std::vector<std::string> argv;
+    std::vector<std::string> lines{"Page one.", "Page two."};
+    std::string complaint;
+    io::ExitStatus status;
+    Duration takes = 10ms;
+    int at_once = 0, most_at_once = 0;
+};
+
+TEST_F(PdfReaderTest, GivesTheTextAndKeepsOurSecretsFromTheProgram) {
+    const auto result = text("%PDF-1");
+    ASSERT_TRUE(result.ok()) << result.error().message;
+    EXPECT_EQ(*result, "Page one.\nPage two.");
+    ASSERT_GE(argv.size(), 4u);
+    EXPECT_EQ(argv[1], "-i") << "an empty environment";
+    EXPECT_THAT(argv, testing::Contains(testing::StartsWith("--as=")));
+    EXPECT_THAT(argv, testing::Contains(testing::StartsWith("--cpu=")));
+    EXPECT_THAT(argv, testing::Contains("pdftotext"));
+}
+
+TEST_F(PdfReaderTest, WhatCannotBeReadIsRefusedSayingWhy) {
+    lines = {" ", ""};
+    expect_refused("without text");
+    lines = {"x"};
+    status.code = 1;
+    expect_refused("damaged");
+    complaint = "Command Line Error: Incorrect password";
+    expect_refused("password");
+    complaint.clear();
+    status.code = 3;
+    expect_refused("password");
+    status.code = 127;
+    expect_refused("there is no pdftotext here", Code::kUnsupported);
+    status = {.code = 0, .signal = 9};
+    expect_refused("too much time or memory");
+    status = {};
+    lines.assign(300, std::string(64u << 10, 'x'));
+    expect_refused("more than");
+    launcher.fail_starts(1);
+    expect_refused("cannot be read now", Code::kUnavailable);
+}
+
+TEST_F(PdfReaderTest, ItIsKilledWhenItTakesTooLong) {
+    takes = PdfReader::kTimeout + 1s;
+    expect_refused("too much time or memory");
+    EXPECT_EQ(launcher.live(), 0);
+    takes = 1ms;
+    EXPECT_TRUE(text("%PDF-next").ok());
+}
+
+TEST_F(PdfReaderTest, SomeAtATimeAndOneThatIsGivenUpMakesRoom) {
+    std::vector<std::unique_ptr<Reading>> readings;
+    for (int i = 0; i < 6; ++i) readings.push_back(begin("a", "%PDF-" + std::to_string(i)));
+    scheduler.run_for(5ms);
+    EXPECT_EQ(at_once, PdfReader::kAtOnce);
+    readings[0].reset();  // it ran
+    readings[2].reset();  // it waited
+    EXPECT_TRUE(
+        scheduler.run_until(
+            [&] { return readings[1]->result && readings[3]->result && readings[5]->result; },
+            1h) == io::SimEnd::kDone);
+    EXPECT_EQ(launcher.starts(), 5u);
+    EXPECT_EQ(launcher.live(), 0);
+    EXPECT_TRUE(readings[5]->result->ok());
+}
+
+TEST_F(PdfReaderTest, TextsAreKeptForTheTenantThatSentThem) {
+    EXPECT_TRUE(text("%PDF-1", "a").ok());
+    EXPECT_TRUE(text("%PDF-1", "a").ok());
+    EXPECT_EQ(launcher.starts(), 1u);
+    EXPECT_TRUE(text("%PDF-1", "b").ok());
+    EXPECT_EQ(launcher.starts(), 2u);
+    // What is kept has a bound: the oldest goes.
+    lines.assign(160, std::string(64u << 10, 'x'));
+    for (int i = 0; i < 5; ++i) EXPECT_TRUE(text("%PDF-large" + std::to_string(i)).ok());
+    const auto before = launcher.starts();
+    EXPECT_TRUE(text("%PDF-large4").ok());
+    EXPECT_EQ(launcher.starts(), before);
+    EXPECT_TRUE(text("%PDF-large0").ok());
+    EXPECT_EQ(launcher.starts(), before + 1);
+}
+
+// ---------------------------------------------------------------- poppler's program
+
+// A PDF of one page, with the cross-reference table that readers want.
+std::string pdf_of(const std::string& content) {
+    const std::vector<std::string> objects{
+        "<</Type/Catalog/Pages 2 0 R>>", "<</Type/Pages/Kids[3 0 R]/Count 1>>",
+        "<</Type/Page/Parent 2 0 R/MediaBox[0 0 300 200]/Contents 4 0 R/Resources<</Font<</F 5 0 "
+        "R>>>>>>",
+        "<</Length " + std::to_string(content.size()) + ">>stream\n" + content + "\nendstream",
+        "<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>"};
+    std::string out = "%PDF-1.4\n", table;
+    for (std::size_t i = 0; i < objects.size(); ++i) {
+        const std::string at = std::to_string(out.size());
+        table += std::string(10 - at.size(), '0') + at + " 00000 n \n";
+        out += std::to_string(i + 1) + " 0 obj\n" + objects[i] + "\nendobj\n";
+    }
+    const std::string begin = std::to_string(out.size());
+    return out + "xref\n0 6\n0000000000 65535 f \n" + table +
+           "trailer<</Size 6/Root 1 0 R>>\nstartxref\n" + begin + "\n%%EOF\n";
+}
+
+Result<std::string> really_read(const std::string& program, const std::string& bytes) {
+    io::RealLoop loop;
+    io::RealProcessLauncher launcher(loop);
+    PdfReader reader(loop, &launcher);
+    std::optional<Result<std::string>> result;
+    io::RootTask task;
+    const auto read = [&]() -> io::Task<void> {
+        result = co_await reader.text(program, "a", bytes);
+    };
+    task.start(read());
+    loop.run_until([&] { return result.has_value(); }, 60s);
+    return result ? *result : Result<std::string>(Error{Code::kInternal, "no end"});
+}
+
+TEST(PdfReader, PopplersProgram) {
+    const auto text = really_read("pdftotext", pdf_of("BT /F 12 Tf 20 100 Td (Sea nymphs) Tj ET"));
+    ASSERT_TRUE(text.ok()) << text.error().message;
+    EXPECT_THAT(*text, HasSubstr("Sea nymphs"));
+    for (const auto& [program, bytes, why] :
+         {std::tuple{"pdftotext", pdf_of("0 0 10 10 re f"), "without text"},
+          std::tuple{"pdftotext", std::string("%PDF-1.4\nnothing"), "damaged"},
+          std::tuple{"pdftotext-of-nobody", pdf_of(""), "there is no pdftotext-of-nobody here"}}) {
+        const auto refused = really_read(program, bytes);
+        ASSERT_FALSE(refused.ok()) << why;
+        EXPECT_THAT(refused.error().message, HasSubstr(why));
+    }
+}
+
+}  // namespace
+}  // namespace nereid::gateway
