@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/base64.h"
+#include "base/utf8.h"
 #include "dialect/fields.h"
 
 namespace nereid::dialect {
@@ -64,6 +67,41 @@ Result<model::DocumentPart> read_file(const Json& file, const std::string& path)
     TRY(model::DocumentPart out, read_source(file, path));
     TRY(out.name, optional_string(file, "filename", path));
     return out;
+}
+
+namespace {
+
+constexpr std::size_t kLongestName = 128;
+
+// A name stands in a tag: nothing of it may end that.
+std::string in_tag(std::string_view name) {
+    std::string out(name.substr(0, complete_utf8_prefix(name.substr(0, kLongestName))));
+    std::ranges::replace_if(
+        out, [](char c) { return static_cast<unsigned char>(c) < ' ' || c == '"' || c == '>'; },
+        ' ');
+    return out;
+}
+
+}  // namespace
+
+std::string document_text(std::string_view name, std::string_view context, std::string_view text) {
+    std::string out = "<document";
+    if (!name.empty()) out += fmt::format(" name=\"{}\"", in_tag(name));
+    out += ">\n";
+    if (!context.empty()) out.append(context).append("\n\n");
+    out += text;
+    if (!out.ends_with('\n')) out += '\n';
+    out += "</document>\n";
+    return out;
+}
+
+void make_optional(model::Part& part) {
+    if (auto* document = std::get_if<model::DocumentPart>(&part)) document->required = false;
+    if (auto* image = std::get_if<model::ImagePart>(&part)) image->required = false;
+}
+
+model::Part attachment_note(const Error& error) {
+    return model::TextPart{fmt::format("[Something that cannot be shown: {}]\n", error.message)};
 }
 
 }  // namespace nereid::dialect

@@ -20,4 +20,12 @@ Result<model::DocumentPart> read_document_base64(std::string_view data, std::str
                                                  const std::string& path);
 Result<std::string> read_web_url(const Json& url, const std::string& path);
 
+// The text of a document as the model sees it.
+std::string document_text(std::string_view name, std::string_view context, std::string_view text);
+
+// For attachments whose sender cannot take them back: what cannot be read later gets a note; what
+// cannot even be parsed is one.
+void make_optional(model::Part& part);
+model::Part attachment_note(const Error& error);
+
 }  // namespace nereid::dialect

@@ -59,9 +59,18 @@ void Segments::on(const model::ToolCallDelta& e, SegmentSink& sink) {
 }
 
 void Segments::say(const model::TextDelta& e, SegmentSink& sink) {
+    const SegmentKind kind = e.refusal ? SegmentKind::kRefusal : SegmentKind::kText;
+    std::vector<model::TokenLogprob>& textless = textless_[e.refusal ? 1 : 0];
+    if (e.text.empty() && !(open_ && open_->kind == kind)) {
+        textless.insert(textless.end(), e.logprobs.begin(), e.logprobs.end());
+        return;
+    }
     refused_ = refused_ || e.refusal;
-    open(e.refusal ? SegmentKind::kRefusal : SegmentKind::kText, sink);
-    grow(e.text, e.logprobs, sink);
+    open(kind, sink);
+    if (textless.empty()) return grow(e.text, e.logprobs, sink);
+    std::vector<model::TokenLogprob> logprobs = std::exchange(textless, {});
+    logprobs.insert(logprobs.end(), e.logprobs.begin(), e.logprobs.end());
+    grow(e.text, logprobs, sink);
 }
 
 void Segments::say(const model::ReasoningDelta& e, SegmentSink& sink) {

@@ -7,6 +7,7 @@
 // (A6, A10). Linear in what comes. Internal to dialect.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -88,6 +89,8 @@ class Segments {
     Brackets brackets_;            // of the open call
     std::uint32_t next_call_ = 0;  // calls below it have been opened
     bool refused_ = false;
+    // Of tokens whose text comes later: of text, of a refusal.
+    std::array<std::vector<model::TokenLogprob>, 2> textless_;
     // For the end of the open call, in order; a waiting call with all of its arguments so far.
     std::deque<Piece> waiting_;
     std::map<std::uint32_t, std::size_t> waiting_calls_;  // where in waiting_, counted with said_

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/utf8.h"
+#include "dialect/document.h"
 #include "gateway/files.h"
 #include "gateway/remote_file.h"
 #include "model/attachments.h"
@@ -17,8 +18,13 @@ namespace nereid::gateway {
 namespace {
 
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
-constexpr std::size_t kPdfHead = 1024;  // readers look for %PDF- within it (ISO 32000, annex I)
+constexpr std::string_view kPdfMark = "%PDF-";
+constexpr std::size_t kPdfHead = 1024;  // readers look for it within that (ISO 32000, annex I)
 constexpr std::size_t kLongestName = 128;
+
+std::unexpected<Error> invalid(std::string message) {
+    return err(Code::kInvalidArgument, std::move(message));
+}
 
 // Anthropic's errors have no field for the place: it is in the text.
 Error placed(Error error, const model::Request& request, const std::string& path) {
@@ -48,135 +54,154 @@ io::Task<Result<void>> bring_bytes(Exchange& x, io::Network& network, Part& part
     co_return Result<void>();
 }
 
+// What callers and servers call things, for errors: whole characters, not too many.
+std::string short_name(std::string_view name) {
+    const std::string valid = replace_invalid_utf8(name);
+    const std::string_view cut = std::string_view(valid).substr(0, kLongestName);
+    return std::string(cut.substr(0, complete_utf8_prefix(cut)));
+}
+
 bool is_text(std::string_view bytes) {
     return bytes.find('\0') == std::string_view::npos && is_valid_utf8(bytes);
 }
 
-bool is_pdf(const model::DocumentPart& part) {
-    return !part.media_type.starts_with("text/") &&
-           std::string_view(part.bytes).substr(0, kPdfHead).contains("%PDF-");
+// By what it is, whatever its sender calls it. A text that speaks of PDFs is none.
+bool is_pdf(std::string_view bytes) {
+    return bytes.starts_with(kPdfMark) ||
+           (bytes.substr(0, kPdfHead).contains(kPdfMark) && !is_text(bytes));
 }
 
 std::string what(const model::DocumentPart& part) {
-    if (!part.name.empty()) return fmt::format("The file '{}'", part.name.substr(0, kLongestName));
-    return "The file";
+    return part.name.empty() ? "The file" : fmt::format("The file '{}'", short_name(part.name));
 }
 
-Error unreadable(const model::DocumentPart& part) {
-    std::string kind = part.media_type.empty()
-                           ? std::string()
-                           : fmt::format(" ({})", part.media_type.substr(0, kLongestName));
-    if (part.media_type.starts_with("image/")) kind += "; an image has a content part of its own";
-    return {Code::kInvalidArgument,
-            fmt::format("{} is neither UTF-8 text nor a PDF{}.", what(part), kind)};
-}
+// What is left of the limits of a request.
+struct Room {
+    std::size_t documents, bytes, text;
+    TimePoint deadline;
+};
 
 io::Task<Result<std::string>> read_document(Exchange& x, io::Network& network, PdfReader& pdf,
-                                            model::DocumentPart& part) {
+                                            model::DocumentPart& part, Room& room) {
+    if (room.documents == 0) co_return invalid("There are too many documents in one request.");
+    --room.documents;
+    if (x.loop().now() >= room.deadline)
+        co_return invalid("Reading the documents of the request takes too long.");
     CO_TRY_VOID(co_await bring_bytes(x, network, part, "file"));
-    if (is_pdf(part)) {
+    if (part.bytes.empty()) co_return invalid(what(part) + " is empty.");
+    if (part.bytes.size() > room.bytes)
+        co_return invalid("The documents of the request are too large together.");
+    room.bytes -= part.bytes.size();
+    if (is_pdf(part.bytes)) {
         auto text = co_await pdf.text(x.options().pdf_reader, x.record.key, part.bytes);
-        if (!text.ok()) text.error().message = what(part) + text.error().message;
         if (text.ok()) x.core().probe.document(Document::kPdf);
+        if (!text.ok()) text.error().message = what(part) + text.error().message;
         co_return text;
     }
     std::string_view text = part.bytes;
     if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
-    if (!is_text(text)) co_return unreadable(part);
-    x.core().probe.document(Document::kText);
-    co_return std::string(text);
+    if (is_text(text)) {
+        x.core().probe.document(Document::kText);
+        co_return std::string(text);
+    }
+    const std::string kind =
+        part.media_type.empty() ? "" : fmt::format(" ({})", short_name(part.media_type));
+    const char* hint =
+        part.media_type.starts_with("image/") ? "; an image has a content part of its own" : "";
+    co_return invalid(
+        fmt::format("{} is neither UTF-8 text nor a PDF{}{}.", what(part), kind, hint));
 }
 
-// A name stands in a tag: nothing of it may end that.
-std::string in_tag(std::string_view name) {
-    std::string out(name.substr(0, complete_utf8_prefix(name.substr(0, kLongestName))));
-    std::ranges::replace_if(
-        out, [](char c) { return static_cast<unsigned char>(c) < ' ' || c == '"' || c == '>'; },
-        ' ');
-    return out;
+// The text that takes the document's place.
+io::Task<Result<std::string>> text_of(Exchange& x, io::Network& network, PdfReader& pdf,
+                                      model::DocumentPart& part, Room& room) {
+    CO_TRY(const std::string text, co_await read_document(x, network, pdf, part, room));
+    if (text.size() > room.text)
+        co_return invalid("The documents of the request have too much text.");
+    room.text -= text.size();
+    co_return dialect::document_text(part.name, part.context, text);
+}
+
+struct ImageRoom {
+    std::size_t images, bytes;
+    std::uint64_t pixels;
+};
+
+io::Task<Result<void>> bring_image(Exchange& x, io::Network& network, model::ImagePart& image,
+                                   ImageLimits limits, ImageRoom& room) {
+    if (room.images == 0) co_return invalid("There are too many images in one request.");
+    --room.images;
+    CO_TRY_VOID(co_await bring_bytes(x, network, image, "image"));
+    if (image.bytes.size() > room.bytes)
+        co_return invalid("The images of the request are too large together.");
+    room.bytes -= image.bytes.size();
+    limits.max_pixels = std::min(limits.max_pixels, room.pixels);
+    // The request may be gone before its image is decoded: the bytes belong to the job meanwhile.
+    const auto bytes = std::make_shared<std::string>(std::move(image.bytes));
+    const auto decode = [bytes, limits] { return decode_image(*bytes, limits); };
+    auto facts = x.core().helper == nullptr
+                     ? decode()
+                     : co_await store::offload(*x.core().helper, x.loop(), decode);
+    if (!facts.ok()) co_return facts.error();
+    image.bytes = std::move(*bytes);
+    image.media_type = facts->media_type;
+    image.width = facts->width;
+    image.height = facts->height;
+    room.pixels -= std::uint64_t{facts->width} * facts->height * facts->frames;
+    co_return Result<void>();
 }
 
 }  // namespace
 
-std::string document_text(const model::DocumentPart& part, std::string_view text) {
-    std::string out = "<document";
-    if (!part.name.empty()) out += fmt::format(" name=\"{}\"", in_tag(part.name));
-    out += ">\n";
-    if (!part.context.empty()) out.append(part.context).append("\n\n");
-    out += text;
-    if (!out.ends_with('\n')) out += '\n';
-    out += "</document>\n";
-    return out;
-}
-
 io::Task<Result<void>> bring_documents(Exchange& x, io::Network& network, PdfReader& pdf,
-                                       model::Request& request, const DocumentLimits& limits) {
-    const auto count = model::documents_of(std::as_const(request)).size();
-    if (count == 0) co_return Result<void>();
-    if (count > limits.max_documents) {
-        co_return Error{Code::kInvalidArgument,
-                        fmt::format("{} documents in one request are more than {}.", count,
-                                    limits.max_documents)};
-    }
-    std::size_t room = limits.max_text;
+                                       model::Request& request, const AttachmentLimits& limits) {
+    Room room{.documents = limits.max_documents,
+              .bytes = limits.max_bytes,
+              .text = limits.max_text,
+              .deadline = x.loop().now() + limits.max_reading};
     for (model::Message& message : request.messages) {
         for (model::Part& part : message.parts) {
             auto* document = std::get_if<model::DocumentPart>(&part);
             if (document == nullptr) continue;
-            auto text = co_await read_document(x, network, pdf, *document);
-            if (!text.ok()) x.core().probe.document(Document::kRefused);
-            if (!text.ok() && document->required)
-                co_return placed(std::move(text.error()), request, document->path);
-            if (!text.ok()) {
-                part = model::TextPart{
-                    document_text(*document, fmt::format("[{}]", text.error().message))};
+            auto text = co_await text_of(x, network, pdf, *document, room);
+            if (text.ok()) {
+                part = model::TextPart{*std::move(text)};
                 continue;
             }
-            if (text->size() > room) {
-                co_return placed(
-                    {Code::kInvalidArgument,
-                     fmt::format("The text of the documents is over {} bytes.", limits.max_text)},
-                    request, document->path);
-            }
-            room -= text->size();
-            part = model::TextPart{document_text(*document, *text)};
+            x.core().probe.document(Document::kRefused);
+            if (document->required)
+                co_return placed(std::move(text.error()), request, document->path);
+            part = dialect::attachment_note(text.error());
         }
     }
     co_return Result<void>();
 }
 
 io::Task<Result<void>> bring_images(Exchange& x, io::Network& network, model::Request& request,
-                                    const ImageLimits& limits) {
-    const std::vector<model::ImagePart*> images = model::images_of(request);
-    if (images.size() > limits.max_images) {
-        co_return Error{Code::kInvalidArgument,
-                        fmt::format("{} images in one request are more than {}.", images.size(),
-                                    limits.max_images),
-                        images[limits.max_images]->path};
-    }
-    for (model::ImagePart* image : images) {
-        auto brought = co_await bring_bytes(x, network, *image, "image");
-        if (!brought.ok()) co_return placed(std::move(brought.error()), request, image->path);
-    }
-    std::uint64_t left = limits.max_request;
-    for (model::ImagePart* image : images) {
-        ImageLimits now = limits;
-        now.max_pixels = std::min(limits.max_pixels, left);
-        // The request may be gone before its image is decoded: the bytes belong to the job
-        // meanwhile.
-        const auto bytes = std::make_shared<std::string>(std::move(image->bytes));
-        const auto decode = [bytes, now] { return decode_image(*bytes, now); };
-        auto facts = x.core().helper == nullptr
-                         ? decode()
-                         : co_await store::offload(*x.core().helper, x.loop(), decode);
-        if (!facts.ok()) co_return placed(std::move(facts.error()), request, image->path);
-        image->bytes = std::move(*bytes);
-        image->media_type = facts->media_type;
-        image->width = facts->width;
-        image->height = facts->height;
-        left -= std::uint64_t{facts->width} * facts->height * facts->frames;
+                                    const AttachmentLimits& limits) {
+    ImageRoom room{
+        .images = limits.max_images, .bytes = limits.max_bytes, .pixels = limits.max_pixels};
+    for (model::Message& message : request.messages) {
+        for (model::Part& part : message.parts) {
+            auto* image = std::get_if<model::ImagePart>(&part);
+            if (image == nullptr) continue;
+            auto brought = co_await bring_image(x, network, *image, limits.image, room);
+            if (brought.ok()) continue;
+            if (image->required) co_return placed(std::move(brought.error()), request, image->path);
+            part = dialect::attachment_note(brought.error());
+        }
     }
     co_return Result<void>();
+}
+
+void note_images(model::Request& request) {
+    for (model::Message& message : request.messages) {
+        for (model::Part& part : message.parts) {
+            const auto* image = std::get_if<model::ImagePart>(&part);
+            if (image != nullptr && !image->required)
+                part = dialect::attachment_note({Code::kUnsupported, "This model sees no images."});
+        }
+    }
 }
 
 }  // namespace nereid::gateway

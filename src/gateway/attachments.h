@@ -1,6 +1,7 @@
 // Brings what a request carries beside its text: images and documents, from the request itself,
 // from stored files, from URLs. Images are decoded (ADR 0013), documents become text (ADR 0015),
-// before anything else is done with the request.
+// before anything else is done with the request. What cannot be shown to the model is refused,
+// naming it as the caller wrote it; where it is not `required` a note takes its place.
 #pragma once
 
 #include <cstddef>
@@ -13,23 +14,30 @@
 
 namespace nereid::gateway {
 
-// Decodes every image, off the loop where there is a helper, one at a time; sets media type and
-// size of each part. The error names the image as the caller wrote it.
-io::Task<Result<void>> bring_images(Exchange& x, io::Network& network, model::Request& request,
-                                    const ImageLimits& limits = {});
-
-struct DocumentLimits {
-    std::size_t max_documents = 64;    // of a request
-    std::size_t max_text = 16u << 20;  // bytes, of all documents of a request
+// Of a request.
+struct AttachmentLimits {
+    ImageLimits image;                      // of each
+    std::uint64_t max_pixels = 80'000'000;  // of all images
+    std::size_t max_images = 64;
+    std::size_t max_documents = 64;
+    std::size_t max_bytes = 64u << 20;                // of all images, and of all documents
+    std::size_t max_text = 16u << 20;                 // bytes, of all documents
+    Duration max_reading = std::chrono::seconds(60);  // of all documents
 };
 
-// Puts the text of each document in its place: UTF-8 text as it is, a PDF through `pdf`. One that
-// cannot be read is kInvalidArgument (or kNotFound, kUnsupported) naming it as the caller wrote it,
-// or a note where it is not required. Requests without documents pay a walk over their parts.
-io::Task<Result<void>> bring_documents(Exchange& x, io::Network& network, PdfReader& pdf,
-                                       model::Request& request, const DocumentLimits& limits = {});
+// Decodes every image, off the loop where there is a helper, one at a time; sets media type and
+// size of each part.
+io::Task<Result<void>> bring_images(Exchange& x, io::Network& network, model::Request& request,
+                                    const AttachmentLimits& limits = {});
 
-// `text` as the model sees it.
-std::string document_text(const model::DocumentPart& part, std::string_view text);
+// For a model that sees none: notes in the place of those that are not required.
+void note_images(model::Request& request);
+
+// Puts the text of each document in its place: UTF-8 text as it is, a PDF through `pdf`.
+// kInvalidArgument, kNotFound, kUnsupported, kOverloaded. Requests without documents pay a walk
+// over their parts.
+io::Task<Result<void>> bring_documents(Exchange& x, io::Network& network, PdfReader& pdf,
+                                       model::Request& request,
+                                       const AttachmentLimits& limits = {});
 
 }  // namespace nereid::gateway

@@ -359,6 +359,27 @@ TEST_F(Errors, CacheSaltDividesTheCache) {
                  {400, kInvalid, "invalid_value", "cache_salt"}, "256");
 }
 
+// Of an upstream server: the same name of two tenants is not the same.
+TEST_F(Keys, SaltsOfTenantsDiffer) {
+    backend.script = {
+        {model::Start{}, model::TextDelta{.text = "x"}, model::ChoiceEnd{}, model::Done{}}};
+    write(a_.line + "\n" + b_.line + "\n");
+    start();
+    std::vector<std::string> salts;
+    for (const NewKey& key : {a_, b_, a_}) {
+        auto c = client();
+        c->post("/v1/chat/completions",
+                R"({"model":"t","cache_salt":"s","messages":[{"role":"user","content":"Hi"}]})",
+                bearer(key));
+        loop.settle();
+        EXPECT_EQ(c->status(), 200) << c->raw;
+        salts.push_back(backend.last.cache_salt);
+    }
+    EXPECT_NE(salts[0], salts[1]);
+    EXPECT_EQ(salts[0], salts[2]);
+    EXPECT_EQ(salts[0].size(), 64u);
+}
+
 TEST_F(Keys, ReloadKeepsStreamsAndCounters) {
     start();
     auto stream = chat(R"(,"stream":true)", bearer(a_));

@@ -50,6 +50,7 @@ struct GatewayOptions {
     Duration job_lease = 60s;                          // see pending.h
     std::string file_urls = "fetch";                   // "fetch" or "refuse"
     bool file_private = false;                         // fetch from private addresses too
+    bool pass_priority = false;                        // callers' `priority`, to upstream servers
     std::string pdf_reader = "pdftotext";              // see pdf_reader.h; empty = no PDFs
     std::string access_log = "stderr";                 // "stderr", "off" or a file
     void bind(io::ConfigBinder& b);                    // "gateway.*"

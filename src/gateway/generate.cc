@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "base/hash.h"
 #include "dialect/chat/chat.h"
 #include "dialect/overflow.h"
 #include "gateway/attachments.h"
@@ -144,6 +145,8 @@ io::Task<void> run_tokens(Exchange& x, ShardTools tools, ShardModel& m, model::R
     if ((*info)->images) {
         auto brought = co_await bring_images(x, tools.network, request);
         if (!brought.ok()) co_return co_await x.fail(std::move(brought.error()));
+    } else {
+        note_images(request);
     }
     if (request.priority) x.record.ignored_fields.emplace_back("priority");
     const TimePoint begin = x.loop().now();
@@ -164,6 +167,12 @@ io::Task<void> run_tokens(Exchange& x, ShardTools tools, ShardModel& m, model::R
     co_await tokens.run();
 }
 
+// What a caller names divides its own cache: the same name of another tenant is another salt.
+std::string salt_of(const Exchange& x, const std::string& named) {
+    if (x.record.key.empty()) return named;
+    return to_hex(hmac_sha256(as_bytes(x.record.key), as_bytes(named)));
+}
+
 // Some servers end calls with "stop" (A11). `calling`: the choices that have called something.
 void mend_reasons(std::vector<model::Event>& events, std::set<std::uint32_t>& calling) {
     for (model::Event& event : events) {
@@ -176,10 +185,17 @@ void mend_reasons(std::vector<model::Event>& events, std::set<std::uint32_t>& ca
     }
 }
 
-void mark_context_end(std::vector<model::Event>& events) {
+// The server gave all of the `room` that it named, unless it says that it gave less.
+void mark_context_end(std::vector<model::Event>& events, TokenCount room) {
+    TokenCount given = 0;
+    for (const model::Event& event : events) {
+        if (const auto* done = std::get_if<model::Done>(&event))
+            given = done->usage.completion_tokens;
+    }
     for (model::Event& event : events) {
         if (auto* end = std::get_if<model::ChoiceEnd>(&event))
-            end->context_full = end->reason == model::FinishReason::kLength;
+            end->context_full =
+                end->reason == model::FinishReason::kLength && (given == 0 || given >= room);
     }
 }
 
@@ -205,13 +221,18 @@ io::Task<void> run_text(Exchange& x, ShardTools tools, ShardModel& m, model::Req
     if (request.drop_oldest_turns) x.record.ignored_fields.emplace_back("truncation");
     Responder responder(x, form, {.system_fingerprint = {}, .choices = request.n, .echo = {}},
                         request.stream);
-    request.model = m.entry->id;      // an alias means nothing to the server
+    request.model = m.entry->id;  // an alias means nothing to the server
+    if (!request.cache_salt.empty()) request.cache_salt = salt_of(x, request.cache_salt);
+    if (request.priority && !x.options().pass_priority) {
+        request.priority.reset();
+        x.record.ignored_fields.emplace_back("priority");
+    }
     std::set<std::uint32_t> calling;  // choices
     std::optional<TokenCount> room;   // what there is, where more was asked for
     const auto give = [&](std::vector<model::Event>& events) {
         if (request.tool_choice.kind != model::ToolChoice::Kind::kNamed)
             mend_reasons(events, calling);
-        if (room) mark_context_end(events);
+        if (room) mark_context_end(events, *room);
         return responder.on_events(events);
     };
     const auto first_try = [&](std::vector<model::Event>& events) -> io::Task<bool> {
@@ -272,10 +293,15 @@ io::Task<Result<TokenCount>> count_prompt(Exchange& x, ShardTools tools, ShardMo
                                           model::Request request) {
     CO_TRY_VOID(co_await bring_documents(x, tools.network, tools.pdf, request));
     if (!m.worker) {
+        CO_TRY_VOID(co_await bring_images(x, tools.network, request));
         request.model = m.entry->id;
         co_return co_await m.backend->count(request);
     }
     CO_TRY(const model::EngineInfo* info, m.engine());
+    if (info->images)
+        CO_TRY_VOID(co_await bring_images(x, tools.network, request));
+    else
+        note_images(request);
     if (x.core().helper == nullptr || !is_long(request))
         co_return plan_count(std::move(request), m.entry->text, *info);
     const auto job = std::make_shared<Planning>(Planning{std::move(request), *info, m.entry->text});

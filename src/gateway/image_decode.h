@@ -15,11 +15,9 @@
 namespace nereid::gateway {
 
 struct ImageLimits {
-    std::uint32_t max_side = 16'384;         // pixels
-    std::uint32_t max_frames = 256;          // of an animated image
-    std::uint64_t max_pixels = 40'000'000;   // of all frames of one image
-    std::uint64_t max_request = 80'000'000;  // pixels of all images of a request
-    std::size_t max_images = 64;             // of a request
+    std::uint32_t max_side = 16'384;        // pixels
+    std::uint32_t max_frames = 256;         // of an animated image
+    std::uint64_t max_pixels = 40'000'000;  // of all frames
 };
 
 struct ImageFacts {

@@ -72,6 +72,10 @@ void GatewayOptions::bind(io::ConfigBinder& b) {
            {.reload = true,
             .doc = "Fetch them from private addresses too: callers can then reach what this "
                    "machine can."});
+    b.knob("gateway.pass_priority", pass_priority,
+           {.reload = true,
+            .doc = "Pass `priority` of a request on to an OpenAI-compatible server: its caller can "
+                   "then go before all others."});
     b.knob("gateway.pdf_reader", pdf_reader,
            {.reload = true,
             .doc = "Program that turns PDFs in requests into text, called as poppler's pdftotext "

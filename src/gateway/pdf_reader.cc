@@ -16,6 +16,7 @@ namespace nereid::gateway {
 namespace {
 
 constexpr std::size_t kLongestComplaint = 1000;
+constexpr std::size_t kMaxFilesKept = 10'000;
 constexpr int kNotFound = 127;  // of env and prlimit, as of a shell: they found no such program
 
 // What the program has said.
@@ -24,10 +25,6 @@ struct Output {
     std::string complaint;  // its beginning
     bool too_long = false;
 };
-
-std::span<const std::uint8_t> bytes_of(std::string_view text) {
-    return {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()};
-}
 
 io::ProcessSpec spec_of(const std::string& program, int file,
                         const std::shared_ptr<Output>& output) {
@@ -51,6 +48,8 @@ io::ProcessSpec spec_of(const std::string& program, int file,
     spec.inherit_fds = {file};
     spec.on_line = [output](std::string_view line, bool is_stderr) {
         std::string& to = is_stderr ? output->complaint : output->text;
+        // Of a line that long the rest is lost.
+        if (!is_stderr && line.size() == io::kMaxProcessLine) output->too_long = true;
         if (to.size() + line.size() > (is_stderr ? kLongestComplaint : PdfReader::kMaxText)) {
             output->too_long = output->too_long || !is_stderr;
             return;
@@ -85,13 +84,14 @@ Result<std::string> judge(const io::ExitStatus& status, Output& output,
                    fmt::format(" is a PDF, and this server cannot read PDFs: there is no {} here.",
                                program));
     }
-    if (output.complaint.contains("ncorrect password") || status.code == 3)
+    if (output.complaint.contains("ncorrect password"))
         return refused("is a PDF that only its password opens");
+    if (status.code == 3) return refused("is a PDF that does not let its text be taken");
     if (status.signal != 0) return refused("is a PDF that takes too much time or memory to read");
     if (status.code != 0) return refused("is a damaged PDF");
     if (output.too_long)
-        return refused(
-            fmt::format("is a PDF with more than {} bytes of text", PdfReader::kMaxText));
+        return refused(fmt::format("is a PDF with more than {} bytes of text, or {} in a line",
+                                   PdfReader::kMaxText, io::kMaxProcessLine));
     const auto last = output.text.find_last_not_of(" \t\r\n\f");
     if (last == std::string::npos)
         return refused("is a PDF without text (pictures of pages are not read)");
@@ -103,36 +103,44 @@ Result<std::string> judge(const io::ExitStatus& status, Output& output,
 
 // One of the kAtOnce places, from take() to the end of its scope.
 struct PdfReader::Turn {
-    explicit Turn(PdfReader& r) : reader(r), called(r.loop_) {}
+    Turn(PdfReader& r, std::string whose) : reader(r), tenant(std::move(whose)), called(r.loop_) {}
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
     ~Turn() {
-        std::erase(reader.waiting_, &called);
+        std::erase(reader.waiting_, this);
         if (!mine) return;
-        --reader.running_;
+        reader.running_.erase(std::ranges::find(reader.running_, tenant));
         // From the loop, never on the stack of whoever is being destroyed here.
         PdfReader& r = reader;
         if (r.wake_ == 0) r.wake_ = r.loop_.arm(r.loop_.now(), [&r] { r.call_waiting(); });
     }
-    io::Task<void> take() {
-        while (reader.running_ >= kAtOnce) {
-            reader.waiting_.push_back(&called);
+    io::Task<Result<void>> take() {
+        if (reader.waiting_.size() >= kMaxWaiting)
+            co_return err(Code::kOverloaded, " cannot be read now: too many files wait.");
+        while (reader.running_.size() >= kAtOnce) {
+            reader.waiting_.push_back(this);
             co_await called.wait();
         }
-        ++reader.running_;
+        reader.running_.push_back(tenant);
         mine = true;
+        co_return Result<void>();
     }
     PdfReader& reader;
+    std::string tenant;
     io::Signal called;
     bool mine = false;
 };
 
 void PdfReader::call_waiting() {
     wake_ = 0;
-    while (running_ < kAtOnce && !waiting_.empty()) {
-        io::Signal* const next = waiting_.front();
-        waiting_.pop_front();
-        next->notify();
+    while (running_.size() < kAtOnce && !waiting_.empty()) {
+        auto next = std::ranges::find_if(waiting_, [&](const Turn* turn) {
+            return std::ranges::find(running_, turn->tenant) == running_.end();
+        });
+        if (next == waiting_.end()) next = waiting_.begin();
+        Turn* const turn = *next;
+        waiting_.erase(next);
+        turn->called.notify();
     }
 }
 
@@ -141,18 +149,18 @@ io::Task<Result<std::string>> PdfReader::text(std::string program, std::string t
     if (launcher_ == nullptr || program.empty())
         co_return err(Code::kUnsupported, " is a PDF, and this server reads no PDFs.");
     const Digest256 key = Sha256()
-                              .update(bytes_of(tenant))
-                              .update(bytes_of({"\0", 1}))
-                              .update(bytes_of(bytes))
+                              .update(as_bytes(tenant))
+                              .update(as_bytes({"\0", 1}))
+                              .update(as_bytes(bytes))
                               .finish();
     if (const auto known = by_key_.find(key); known != by_key_.end()) {
         kept_.splice(kept_.begin(), kept_, known->second);
         co_return kept_.front().text;
     }
-    Turn turn(*this);
-    co_await turn.take();
+    Turn turn(*this, std::move(tenant));
+    CO_TRY_VOID(co_await turn.take());
     auto text = co_await read(std::move(program), bytes);
-    if (text.ok()) keep(key, *text);
+    if (text.ok() || text.code() == Code::kInvalidArgument) keep(key, text);
     co_return text;
 }
 
@@ -170,13 +178,13 @@ io::Task<Result<std::string>> PdfReader::read(std::string program, std::string_v
     co_return judge(status, *output, program);
 }
 
-void PdfReader::keep(const Digest256& key, const std::string& text) {
-    if (text.size() > kMaxKept || by_key_.contains(key)) return;
+void PdfReader::keep(const Digest256& key, const Result<std::string>& text) {
+    if (by_key_.contains(key)) return;
     kept_.push_front({key, text});
     by_key_.emplace(key, kept_.begin());
-    kept_bytes_ += text.size();
-    while (kept_bytes_ > kMaxKept) {
-        kept_bytes_ -= kept_.back().text.size();
+    kept_bytes_ += kept_.front().bytes();
+    while (kept_bytes_ > kMaxKept || kept_.size() > kMaxFilesKept) {
+        kept_bytes_ -= kept_.back().bytes();
         by_key_.erase(kept_.back().key);
         kept_.pop_back();
     }

@@ -13,6 +13,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/bytes.h"
 #include "base/result.h"
@@ -25,6 +26,7 @@ namespace nereid::gateway {
 class PdfReader {
   public:
     static constexpr int kAtOnce = 2;
+    static constexpr std::size_t kMaxWaiting = 64;
     static constexpr std::size_t kMaxText = 16u << 20;  // bytes, of one file
     static constexpr std::size_t kMaxKept = 32u << 20;  // bytes of texts
     static constexpr Duration kTimeout = 30s;           // of one file
@@ -37,7 +39,8 @@ class PdfReader {
 
     // The text, a page after the other. `program` is called as pdftotext is; empty: none.
     // kInvalidArgument: damaged, encrypted, without text, beyond the limits; kUnsupported: there is
-    // no such program here. `tenant`: texts are kept apart, so that nobody learns what others send.
+    // no such program here; kOverloaded: too many wait. `tenant`: what is kept is kept apart, so
+    // that nobody learns what others send.
     io::Task<Result<std::string>> text(std::string program, std::string tenant,
                                        std::string_view bytes);
 
@@ -45,16 +48,17 @@ class PdfReader {
     struct Turn;
     struct Kept {
         Digest256 key;
-        std::string text;
+        Result<std::string> text;
+        std::size_t bytes() const { return text.ok() ? text->size() : text.error().message.size(); }
     };
     io::Task<Result<std::string>> read(std::string program, std::string_view bytes);
     void call_waiting();
-    void keep(const Digest256& key, const std::string& text);
+    void keep(const Digest256& key, const Result<std::string>& text);
 
     io::Loop& loop_;
     io::ProcessLauncher* launcher_;
-    int running_ = 0;
-    std::deque<io::Signal*> waiting_;
+    std::vector<std::string> running_;  // whose
+    std::deque<Turn*> waiting_;
     io::Loop::TimerId wake_ = 0;  // armed when a place has become free
     std::list<Kept> kept_;        // the last used first
     std::map<Digest256, std::list<Kept>::iterator> by_key_;

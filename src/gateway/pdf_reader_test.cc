@@ -93,13 +93,13 @@ TEST_F(PdfReaderTest, WhatCannotBeReadIsRefusedSayingWhy) {
     expect_refused("password");
     complaint.clear();
     status.code = 3;
-    expect_refused("password");
+    expect_refused("does not let its text be taken");
     status.code = 127;
     expect_refused("there is no pdftotext here", Code::kUnsupported);
     status = {.code = 0, .signal = 9};
     expect_refused("too much time or memory");
     status = {};
-    lines.assign(300, std::string(64u << 10, 'x'));
+    lines.assign(600, std::string(32u << 10, 'x'));
     expect_refused("more than");
     launcher.fail_starts(1);
     expect_refused("cannot be read now", Code::kUnavailable);
@@ -129,6 +129,44 @@ TEST_F(PdfReaderTest, SomeAtATimeAndOneThatIsGivenUpMakesRoom) {
     EXPECT_TRUE(readings[5]->result->ok());
 }
 
+TEST_F(PdfReaderTest, OneTenantDoesNotKeepTheOthersWaiting) {
+    std::vector<std::unique_ptr<Reading>> readings;
+    for (int i = 0; i < 6; ++i) readings.push_back(begin("a", "%PDF-" + std::to_string(i)));
+    const auto other = begin("b", "%PDF-b");
+    scheduler.run_for(takes + takes / 2);
+    EXPECT_FALSE(other->result);
+    scheduler.run_for(takes);
+    EXPECT_TRUE(other->result) << "it came after five of a's, and is read before three of them";
+    EXPECT_FALSE(readings[5]->result);
+}
+
+TEST_F(PdfReaderTest, NotAllMayWait) {
+    std::vector<std::unique_ptr<Reading>> readings;
+    for (std::size_t i = 0; i < PdfReader::kMaxWaiting + PdfReader::kAtOnce; ++i)
+        readings.push_back(begin("a", "%PDF-" + std::to_string(i)));
+    const auto late = begin("a", "%PDF-late");
+    ASSERT_TRUE(late->result);
+    EXPECT_EQ(late->result->code(), Code::kOverloaded);
+    EXPECT_FALSE(readings.back()->result);
+}
+
+TEST_F(PdfReaderTest, ALineThatIsCutIsNoText) {
+    lines = {"x", std::string(io::kMaxProcessLine, 'x')};
+    expect_refused("in a line");
+}
+
+TEST_F(PdfReaderTest, RefusalsAreKeptToo) {
+    status.code = 1;
+    EXPECT_FALSE(text("%PDF-1").ok());
+    status.code = 0;
+    EXPECT_FALSE(text("%PDF-1").ok());
+    EXPECT_EQ(launcher.starts(), 1u);
+    status.code = 127;  // what a server lacks may come
+    EXPECT_EQ(text("%PDF-2").code(), Code::kUnsupported);
+    status.code = 0;
+    EXPECT_TRUE(text("%PDF-2").ok());
+}
+
 TEST_F(PdfReaderTest, TextsAreKeptForTheTenantThatSentThem) {
     EXPECT_TRUE(text("%PDF-1", "a").ok());
     EXPECT_TRUE(text("%PDF-1", "a").ok());
@@ -136,7 +174,7 @@ TEST_F(PdfReaderTest, TextsAreKeptForTheTenantThatSentThem) {
     EXPECT_TRUE(text("%PDF-1", "b").ok());
     EXPECT_EQ(launcher.starts(), 2u);
     // What is kept has a bound: the oldest goes.
-    lines.assign(160, std::string(64u << 10, 'x'));
+    lines.assign(320, std::string(32u << 10, 'x'));
     for (int i = 0; i < 5; ++i) EXPECT_TRUE(text("%PDF-large" + std::to_string(i)).ok());
     const auto before = launcher.starts();
     EXPECT_TRUE(text("%PDF-large4").ok());

@@ -95,11 +95,9 @@ io::Task<Result<RemoteFile>> fetch_file(Exchange& x, io::Network& network, std::
     request.headers.add("user-agent", "nereid");
     const TimePoint deadline = x.loop().now() + kTimeout;
     auto response = co_await client->request(request, deadline);
-    if (!response.ok()) {
-        co_return cannot(response.code() == Code::kPermissionDenied
-                             ? "its address is not public"
-                             : "its server cannot be reached");
-    }
+    // Which of the two is not said: it would tell what listens in here.
+    if (!response.ok())
+        co_return cannot("its server cannot be reached, or its address is not public");
     const int status = (*response)->status();
     if (status != 200) co_return cannot(fmt::format("status {}", status));
     RemoteFile out;

@@ -258,13 +258,16 @@ class Summary final : public dialect::Whole {
         : id_(std::move(id)), created_(created), seal_(std::move(seal)) {}
 
     void on(const model::Event& event) override {
-        if (const auto* t = std::get_if<model::TextDelta>(&event)) text_ += t->text;
+        if (const auto* t = std::get_if<model::TextDelta>(&event); t != nullptr && !t->refusal)
+            text_ += t->text;
         if (const auto* d = std::get_if<model::Done>(&event)) usage_ = d->usage;
         if (const auto* f = std::get_if<model::Failed>(&event)) error_ = f->error;
     }
     Result<std::string> body() const override {
         if (error_) return *error_;
         if (!usage_) return err(Code::kInternal, "the summary is not complete");
+        // A client would go on with nothing for its history.
+        if (text_.empty()) return err(Code::kInternal, "the model wrote no summary");
         std::string out;
         JsonWriter w(out);
         w.begin_object().member("id", "resp_" + id_).member("object", "response.compaction");
@@ -398,7 +401,7 @@ io::Task<void> serve_input_items(Exchange& x, std::string id) {
     co_await x.send_json(200, *std::move(list));
 }
 
-io::Task<void> serve_input_tokens(Exchange& x, ShardTools tools) {
+io::Task<void> count_input(Exchange& x, ShardTools tools) {
     auto create = co_await prepare(x, tools, hex_id(tools.prng));
     if (!create.ok()) co_return co_await refuse(x, std::move(create.error()));
     const model::Request& request = (*create)->request;
@@ -407,6 +410,10 @@ io::Task<void> serve_input_tokens(Exchange& x, ShardTools tools) {
     if (!tokens.ok()) co_return co_await x.fail(std::move(tokens.error()));
     co_await x.send_json(
         200, fmt::format(R"({{"object":"response.input_tokens","input_tokens":{}}})", *tokens));
+}
+
+io::Task<void> serve_input_tokens(Exchange& x, ShardTools tools) {
+    return run_until_gone(x, count_input(x, tools));
 }
 
 io::Task<void> serve_compact(Exchange& x, ShardTools tools) {

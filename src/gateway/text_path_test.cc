@@ -119,6 +119,25 @@ TEST_F(TextPath, MessagesTakesTheRoomThatTheServerNames_A61) {
     EXPECT_EQ(backend.runs, 6);
 }
 
+TEST_F(TextPath, SaltGoesOnAndPriorityOnlyWhereItMay) {
+    backend.script = {started(), text("x"), end()};
+    start();
+    const auto chat_with = [&] {
+        auto c = client();
+        c->post("/v1/chat/completions", R"({"model":"t","cache_salt":"s","priority":-4,)"
+                                        R"("messages":[{"role":"user","content":"Hi"}]})");
+        loop.settle();
+        return c;
+    };
+    EXPECT_EQ(chat_with()->status(), 200);
+    EXPECT_EQ(backend.last.cache_salt, "s");
+    EXPECT_EQ(backend.last.priority, std::nullopt);
+    options.pass_priority = true;
+    ASSERT_TRUE(gateway->reload(options).ok());
+    EXPECT_EQ(chat_with()->status(), 200);
+    EXPECT_EQ(backend.last.priority, -4);
+}
+
 TEST_F(TextPath, StreamAndWhole) {
     backend.script = {started(), text("Hel"), text("lo"), end()};
     start();

@@ -242,8 +242,7 @@ class Client final : public HttpClient {
         const TimePoint by = std::min(deadline, pool_->loop().now() + o.connect_timeout);
         auto stream = co_await network_.connect(o.endpoint, by);
         if (!stream.ok()) {
-            if (stream.code() == Code::kPermissionDenied ||
-                (stream.code() == Code::kDeadlineExceeded && by == deadline))
+            if (stream.code() == Code::kDeadlineExceeded && by == deadline)
                 co_return stream.error();
             co_return failed(Code::kUnavailable, stream.error().message);
         }

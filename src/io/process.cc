@@ -34,7 +34,6 @@ std::string ExitStatus::to_string() const {
 
 namespace {
 
-constexpr std::size_t kMaxLine = 64 << 10;
 constexpr std::size_t kMaxDrain = 1 << 20;  // after the child's end
 
 void close_fd(int& fd) {
@@ -141,7 +140,7 @@ class Output {
     Output(RealLoop& loop, int fd, LineSplitter::OnLine on_line)
         : loop_(loop),
           fd_(fd),
-          lines_(kMaxLine,
+          lines_(kMaxProcessLine,
                  [this, on_line = std::move(on_line)](std::string_view line) {
                      if (!stopped_) on_line(line);
                  }),

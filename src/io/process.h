@@ -5,6 +5,7 @@
 // calls on the loop's thread.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <string>
@@ -16,12 +17,14 @@
 
 namespace nereid::io {
 
+inline constexpr std::size_t kMaxProcessLine = 64 << 10;  // bytes
+
 struct ProcessSpec {
     std::vector<std::string> argv;                               // argv[0] is a path
     std::vector<std::pair<std::string, std::string>> env_extra;  // added to ours
     std::vector<int> inherit_fds;
     std::function<void(std::string_view line, bool is_stderr)>
-        on_line;  // lines over 64 KiB are cut
+        on_line;  // lines over kMaxProcessLine are cut
 };
 struct ExitStatus {
     int code = 0;                   // exit code, when not signalled

@@ -9,20 +9,17 @@
 
 namespace nereid::model {
 
-template <class Kind, class Chat>
-auto collect_parts(Chat& request) {
-    std::vector<decltype(std::get_if<Kind>(&request.messages[0].parts[0]))> out;
-    for (auto& message : request.messages) {
-        for (auto& part : message.parts) {
-            if (auto* found = std::get_if<Kind>(&part)) out.push_back(found);
+template <class Kind>
+std::vector<const Kind*> collect_parts(const Request& request) {
+    std::vector<const Kind*> out;
+    for (const Message& message : request.messages) {
+        for (const Part& part : message.parts) {
+            if (const auto* found = std::get_if<Kind>(&part)) out.push_back(found);
         }
     }
     return out;
 }
 
-inline std::vector<ImagePart*> images_of(Request& request) {
-    return collect_parts<ImagePart>(request);
-}
 inline std::vector<const ImagePart*> images_of(const Request& request) {
     return collect_parts<ImagePart>(request);
 }

@@ -32,6 +32,9 @@ struct ImagePart {
     std::uint32_t width = 0;   // pixels; 0 = not decoded yet (gateway/image_decode)
     std::uint32_t height = 0;
     std::string path = {};  // where it stands in the caller's own request, for errors
+    // false: a note takes its place when it cannot be shown to the model, since its sender cannot
+    // take it back (a tool's result, an earlier turn).
+    bool required = true;
 };
 struct RefusalPart {
     std::string text;
@@ -45,8 +48,8 @@ struct DocumentPart {
     std::string media_type;  // as the caller says; may be empty
     std::string name;        // file name or title; may be empty
     std::string context;     // what the caller says about it
-    bool required = true;    // false: a note takes its place when it cannot be read
     std::string path = {};
+    bool required = true;  // as an image
 };
 using Part = std::variant<TextPart, ImagePart, RefusalPart, DocumentPart>;
 

@@ -215,8 +215,8 @@ def scripted():
     shared.dir.cleanup()
     assert code == 0, f"exit {code} at the end:\n{log[-4000:]}"
     assert "AddressSanitizer" not in log and "runtime error:" not in log, log[-4000:]
+
+
 @pytest.fixture
 def claude(scripted):
     return scripted.anthropic()
-
-

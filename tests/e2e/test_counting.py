@@ -76,3 +76,15 @@ def test_a_server_that_cannot_is_named(status):    # SGLang's /tokenize takes te
         got, _, raw = count(front)
         error = json.loads(raw)["error"]
         assert got == 400 and str(status) in error["message"] and "/tokenize" in error["message"], raw
+
+
+def test_images_are_fetched_here_also_to_be_counted():
+    """No URL of a caller's reaches the server behind: it could ask what only that server may reach."""
+    image = {"type": "image", "source": {"type": "url", "url": "http://127.0.0.1:1/latest"}}
+    with upstream(lambda path, body: (200, {"count": 42})) as (url, asked), gateway(url) as front:
+        for path, ask in (("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": [image]}]}),
+                          ("/v1/responses/input_tokens", {"input": [{"role": "user", "content": [
+                              {"type": "input_image", "image_url": image["source"]["url"]}]}]})):
+            status, _, raw = front.request("POST", path, {"model": "scripted", **ask})
+            assert status == 400 and "could not be fetched" in json.loads(raw)["error"]["message"], raw
+        assert asked == []

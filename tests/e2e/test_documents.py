@@ -73,8 +73,9 @@ def prompt_tokens(path, raw):
 
 @ALL
 @pytest.mark.parametrize("data, media", [(pdf(), "application/pdf"), (b"\xef\xbb\xbfPlease say-hi, \xc3\xa9.", "text/plain"),
-                                         (b'{"please": "say-hi"}', "application/json"), (pdf(), "application/octet-stream")],
-                         ids=["pdf", "text", "json", "unnamed pdf"])
+                                         (b'{"please": "say-hi"}', "application/json"), (pdf(), "application/octet-stream"),
+                                         (b"head = b'%PDF-1.4'  # say-hi", "text/x-python"), (b"\r\n\xff" + pdf(), "text/plain")],
+                         ids=["pdf", "text", "json", "unnamed pdf", "text of a pdf", "pdf after a bit"])
 def test_the_model_reads_it(scripted, path, data, media):
     status, _, raw = scripted.request("POST", path, body(path, document(path, data, media)))
     assert status == 200 and text_of(path, raw) == ANSWER, raw
@@ -112,7 +113,7 @@ def test_by_url(seeing, scripted, path):
         status, _, raw = seeing.request("POST", path, body(path, document(path, url=url)))
         assert status == 200 and text_of(path, raw) == ANSWER, raw
         status, _, raw = scripted.request("POST", path, body(path, document(path, url=url)))
-        assert status == 400 and "not public" in json.loads(raw)["error"]["message"], raw
+        assert status == 400 and "could not be fetched" in json.loads(raw)["error"]["message"], raw
     with web(b"gone", "text/plain", 410) as url:
         status, _, raw = seeing.request("POST", path, body(path, document(path, url=url)))
         assert status == 400 and "status 410" in json.loads(raw)["error"]["message"], raw
@@ -137,8 +138,8 @@ def documents_read(server):
             for r in ("text", "pdf", "refused") if f'"{r}"' in line}
 
 
-def test_a_tools_result_is_never_refused(scripted):
-    """The agent could never go on: a note stands for what cannot be read. What can be read is."""
+def test_a_tools_result_is_read_or_noted(scripted):
+    """An agent could never go on after a refusal: a note stands for what cannot be read."""
     before, used = documents_read(scripted), {MESSAGES: [], RESPONSES: []}
     for data in (pdf(), pdf()[:40]):
         call = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
@@ -152,8 +153,70 @@ def test_a_tools_result_is_never_refused(scripted):
             used[path].append(prompt_tokens(path, raw))
     after = documents_read(scripted)
     assert after["pdf"] - before["pdf"] == 2 and after["refused"] - before["refused"] == 2
+    note = "[Something that cannot be shown: The file 'nymphs.pdf' is a damaged PDF.]\n"
     for read, noted in used.values():    # one token a byte
-        assert noted - read == len("[The file 'nymphs.pdf' is a damaged PDF.]") - len("say-hi")
+        assert noted - read == len(note) - len('<document name="nymphs.pdf">\nsay-hi\n</document>\n')
+
+
+BAD = [{"data": pdf("")}, {"data": b"\0\1", "media": "image/png"}, {"file_id": "file-gone"}, {"url": "http://127.0.0.1:1/x"}]
+
+
+@pytest.mark.parametrize("bad", [*BAD, "***"], ids=["no text", "image", "gone", "private", "no base64"])
+def test_no_attachment_of_a_tool_ends_a_session(scripted, bad):
+    def part(path):
+        made = document(path, **(BAD[0] if bad == "***" else {"data": None, **bad}))
+        if bad == "***" and path == MESSAGES:
+            made["source"]["data"] = bad
+        elif bad == "***":
+            (made["file"] if path == CHAT else made)["file_data"] = bad
+        return made
+    call = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "c", "content": "PDF file read: x.pdf"}
+    user, asked = {"role": "user", "content": "x"}, {"role": "assistant", "content": [call]}
+    # Inside the result, and beside it, as Claude Code's Read says a PDF.
+    for content in ([{**result, "content": [part(MESSAGES)]}], [result, part(MESSAGES)]):
+        status, _, raw = scripted.request("POST", MESSAGES, {"model": "scripted", "max_tokens": 99, "messages": [
+            user, asked, {"role": "user", "content": content}]})
+        assert status == 200, raw
+    items = [user, {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+             {"type": "function_call_output", "call_id": "c", "output": [part(RESPONSES)]}]
+    status, _, raw = scripted.request("POST", RESPONSES, {"model": "scripted", "input": items})
+    assert status == 200, raw
+    if "url" not in bad:    # Chat names no files by URL
+        status, _, raw = scripted.request("POST", CHAT, {"model": "scripted", "messages": [
+            user, {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
+            {"role": "tool", "tool_call_id": "c", "content": [part(CHAT)]}]})
+        assert status == 200, raw
+
+
+def test_images_of_tools_that_the_model_cannot_see(scripted, seeing):
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": red_png(base64=True)}}
+    broken = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "QUJD"}}
+    for server, picture in ((scripted, image), (seeing, broken)):
+        turns = [{"role": "user", "content": "x"}, {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "f", "input": {}}]},
+                 {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": [picture]}]}]
+        ask = {"model": "scripted", "max_tokens": 99, "messages": turns}
+        status, _, raw = server.request("POST", MESSAGES, ask)
+        assert status == 200, raw
+        counted = json.loads(server.request("POST", "/v1/messages/count_tokens", ask)[2])["input_tokens"]
+        assert counted == prompt_tokens(MESSAGES, raw)
+        ask["messages"] = [{"role": "user", "content": [picture]}]
+        assert server.request("POST", MESSAGES, ask)[0] == 400
+
+
+def test_errors_name_attachments_as_anthropic_does(scripted):
+    """Claude Code goes on without an attachment whose kind it reads in the path."""
+    raw = scripted.request("POST", MESSAGES, body(MESSAGES, document(MESSAGES, pdf(""))))[2]
+    assert json.loads(raw)["error"]["message"].startswith("messages[0].content[1].document.source.data: "), raw
+
+
+def test_earlier_turns_do_not_fail_for_files_that_have_gone(scripted):
+    oai = scripted.client()
+    file = oai.files.create(file=("a.txt", b"say-hi"), purpose="user_data")
+    first = oai.responses.create(model="scripted", input=body(RESPONSES, document(RESPONSES, file_id=file.id))["input"])
+    assert first.output_text == ANSWER
+    oai.files.delete(file.id)
+    assert oai.responses.create(model="scripted", input="say-hi", previous_response_id=first.id).output_text == ANSWER
 
 
 def test_counts_are_what_is_billed(scripted):
@@ -205,3 +268,10 @@ def test_streams_too(scripted):
     ask = body(RESPONSES, document(RESPONSES, pdf()))
     events = parse_events(scripted.request("POST", RESPONSES, {**ask, "stream": True})[2])
     assert events[-1][0] == "response.completed" and events[-1][1]["response"]["output"][0]["content"][0]["text"] == ANSWER
+
+
+def test_images_in_a_document_of_blocks(seeing):
+    ask = body(MESSAGES, {"type": "document", "source": {"type": "content", "content": [
+        {"type": "text", "text": "what-do-you-see"}, {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": red_png(base64=True)}}]}})
+    status, _, raw = seeing.request("POST", MESSAGES, ask)
+    assert status == 200 and text_of(MESSAGES, raw).startswith(f"I see {len(red_png())} bytes"), raw

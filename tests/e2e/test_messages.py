@@ -165,7 +165,7 @@ def test_models_list_satisfies_both_sdks(scripted, claude):
     ({"max_tokens": None}, "max_tokens"), ({"max_tokens": 0}, "max_tokens"), ({"messages": "x"}, "messages"),
     ({"messages": [{"role": "wizard", "content": "x"}]}, "messages[0].role"),
     ({"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "base64", "media_type": "image/png",
-                                                                              "data": "***"}}]}]}, "messages[0].content[0].source.data"),
+                                                                              "data": "***"}}]}]}, "messages[0].content[0].image.source.data"),
     ({"tools": [{"name": "x"}]}, "tools[0].input_schema"), ({"tool_choice": {"type": "tool", "name": "x"}}, "tool_choice"),
     ({"tool_choice": {"type": "any"}}, "tool_choice"), ({"thinking": {"type": "enabled"}}, "thinking.budget_tokens"),
     ({"temperature": -1}, "temperature"), ({"stop_sequences": "x"}, "stop_sequences"), ({"system": 5}, "system"),

@@ -2,7 +2,6 @@
 
 import json
 
-import openai
 import pytest
 
 from conftest import Server, parse_events
@@ -47,8 +46,8 @@ def test_chat(front):
     assert message.refusal == "".join(WORDS) and message.content is None
     chunks = list(oai.chat.completions.create(model="m", messages=ASK, stream=True))
     assert [c.choices[0].delta.refusal for c in chunks if c.choices and c.choices[0].delta.refusal] == WORDS
-    with pytest.raises(openai.NotFoundError):
-        oai.chat.completions.create(model="nobody", messages=ASK)
+    with oai.chat.completions.stream(model="m", messages=ASK) as stream:
+        assert stream.get_final_completion().choices[0].message.refusal == "".join(WORDS)
 
 
 def test_responses(front):
@@ -74,3 +73,8 @@ def test_messages(front):
     events = parse_events(raw)
     assert [d["delta"]["text"] for n, d in events if n == "content_block_delta"] == WORDS
     assert next(d for n, d in events if n == "message_delta")["delta"]["stop_reason"] == "refusal"
+
+
+def test_a_refusal_is_no_summary(front):
+    status, _, raw = front.request("POST", "/v1/responses/compact", {"model": "m", "input": "x"})
+    assert status == 500 and "no summary" in json.loads(raw)["error"]["message"], raw

@@ -58,9 +58,11 @@ struct Collector::State {
     void on(const model::TextDelta& e) {
         Choice& c = choice(e.choice);
         if (c.reason) return;
-        (e.refusal ? c.refusal : c.text) += e.text;
+        // Completions have no place for a refusal.
+        const bool refusal = e.refusal && meta.endpoint != model::Endpoint::kCompletions;
+        (refusal ? c.refusal : c.text) += e.text;
         if (!meta.logprobs) return;
-        auto& logprobs = e.refusal ? c.refusal_logprobs : c.logprobs;
+        auto& logprobs = refusal ? c.refusal_logprobs : c.logprobs;
         logprobs.insert(logprobs.end(), e.logprobs.begin(), e.logprobs.end());
     }
     void on(const model::ReasoningDelta& e) {

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -158,33 +159,72 @@ std::vector<model::TokenLogprob> read_refusal_logprobs(const Json& choice) {
     return read_chat_logprobs(*refusal);
 }
 
-// What a message, or a delta of one, says.
-struct Said {
-    std::string reasoning;
+// What a message, or a delta of one, says, in its order.
+struct Piece {
+    enum class Kind : std::uint8_t { kReasoning, kText, kRefusal } kind;
     std::string text;
-    std::string refusal;
 };
 
-// Mistral's servers say the content in parts, thoughts among them, as parts again.
-void read_parts(const Json& content, std::string& text, std::string& reasoning) {
-    if (content.is_string()) text += content.as_string();
+void add_piece(Piece::Kind kind, std::string_view text, std::vector<Piece>& out) {
+    if (text.empty()) return;
+    if (out.empty() || out.back().kind != kind) out.push_back({kind, {}});
+    out.back().text += text;
+}
+
+// A string, or parts: Mistral's servers say the content in parts, thoughts among them, as parts
+// again.
+void read_parts(const Json& content, Piece::Kind kind, std::vector<Piece>& out) {
+    if (content.is_string()) add_piece(kind, content.as_string(), out);
     if (!content.is_array()) return;
     for (const Json& part : content.as_array()) {
+        if (part.is_string()) add_piece(kind, part.as_string(), out);
         if (!part.is_object()) continue;
-        text += string_of(part, "text");
+        add_piece(kind, string_of(part, "text"), out);
+        add_piece(Piece::Kind::kRefusal, string_of(part, "refusal"), out);
         if (const Json* thoughts = given(part, "thinking"))
-            read_parts(*thoughts, reasoning, reasoning);
+            read_parts(*thoughts, Piece::Kind::kReasoning, out);
     }
 }
 
-Said read_said(const Json& message) {
-    Said out;
-    out.reasoning = string_of(message, "reasoning_content");
-    if (out.reasoning.empty()) out.reasoning = string_of(message, "reasoning");  // newer vLLM
+std::vector<Piece> read_pieces(const Json& message) {
+    std::vector<Piece> out;
+    std::string_view reasoning = string_of(message, "reasoning_content");
+    if (reasoning.empty()) reasoning = string_of(message, "reasoning");  // newer vLLM
+    add_piece(Piece::Kind::kReasoning, reasoning, out);
     if (const Json* content = given(message, "content"))
-        read_parts(*content, out.text, out.reasoning);
-    out.refusal = string_of(message, "refusal");
+        read_parts(*content, Piece::Kind::kText, out);
+    if (const Json* refusal = given(message, "refusal"))
+        read_parts(*refusal, Piece::Kind::kRefusal, out);
     return out;
+}
+
+std::vector<Piece> text_of_completion(const Json& choice) {
+    std::vector<Piece> out;
+    add_piece(Piece::Kind::kText, string_of(choice, "text"), out);
+    return out;
+}
+
+// The pieces of a choice as events; logprobs go with the first piece that they are of.
+void say(std::uint32_t choice, std::vector<Piece> pieces, std::vector<model::TokenLogprob> logprobs,
+         std::vector<model::TokenLogprob> of_refusal, std::vector<model::Event>& out) {
+    const auto has = [&](Piece::Kind kind) {
+        return std::ranges::find(pieces, kind, &Piece::kind) != pieces.end();
+    };
+    // Some servers give those of a refusal as the content's.
+    if (of_refusal.empty() && has(Piece::Kind::kRefusal) && !has(Piece::Kind::kText))
+        of_refusal = std::exchange(logprobs, {});
+    if (!logprobs.empty() && !has(Piece::Kind::kText)) pieces.push_back({Piece::Kind::kText, {}});
+    for (Piece& piece : pieces) {
+        if (piece.kind == Piece::Kind::kReasoning) {
+            out.emplace_back(model::ReasoningDelta{choice, std::move(piece.text), 1});
+            continue;
+        }
+        const bool refusal = piece.kind == Piece::Kind::kRefusal;
+        std::vector<model::TokenLogprob> mine = std::exchange(refusal ? of_refusal : logprobs, {});
+        const auto tokens = static_cast<std::uint32_t>(mine.empty() ? 1 : mine.size());
+        out.emplace_back(
+            model::TextDelta{choice, std::move(piece.text), std::move(mine), tokens, refusal});
+    }
 }
 
 std::string limited(std::string_view text) {
@@ -226,8 +266,45 @@ bool means_context_length(const BackendError& e) {
                                     "exceeds the available context"});
 }
 
+// As the SDKs test it: a null, false, zero or empty `error` is none.
 bool is_error(const Json& body) {
-    return given(body, "error") != nullptr || string_of(body, "object") == "error";
+    if (string_of(body, "object") == "error") return true;
+    const Json* error = given(body, "error");
+    if (error == nullptr) return false;
+    if (error->is_string()) return !error->as_string().empty();
+    if (error->is_object() || error->is_array()) return error->size() != 0;
+    return *error != Json(false) && *error != Json(0);
+}
+
+Error error_of_status(int status, const BackendError& e, const std::string& message) {
+    switch (status) {
+        case 400:
+        case 422:
+            if (means_context_length(e)) return {Code::kContextLength, message, e.param};
+            if (e.code == "unsupported_parameter" || e.code == "unsupported_value")
+                return {Code::kUnsupported, message, e.param};
+            return {Code::kInvalidArgument, message, e.param};
+        case 401:
+        case 403:
+            return {Code::kConfig, "the backend refused our credential", {}};
+        case 404:
+            return {Code::kNotFound, message, e.code == "model_not_found" ? "model" : e.param};
+        case 409:
+            return {Code::kConflict, message, e.param};
+        case 413:
+            return {Code::kTooLarge, message, e.param};
+        case 429:
+            return {Code::kRateLimited, message, {}};
+        case 408:  // as 503: it could not take the request in just now
+        case 503:
+            return {Code::kOverloaded, message, {}};
+        case 504:
+            return {Code::kDeadlineExceeded, message, {}};
+        default:
+            break;
+    }
+    if (status >= 400 && status < 500) return {Code::kInvalidArgument, message, e.param};
+    return {Code::kUnavailable, message, {}};
 }
 
 // An error inside a stream that began with 200: its own words decide, else the work is lost.
@@ -235,11 +312,14 @@ Error error_of_frame(const Json& body) {
     const BackendError e = describe(body);
     const std::string message = e.message.empty() ? "the backend broke the stream off" : e.message;
     if (means_context_length(e)) return {Code::kContextLength, message, e.param};
-    if (e.code == "rate_limit_exceeded" || e.code == "429")
-        return {Code::kRateLimited, message, e.param};
-    if (e.code == "overloaded" || e.code == "503") return {Code::kOverloaded, message, e.param};
-    if (contains_any(e.code, {"invalid", "unsupported", "BadRequest"}) || e.code == "400")
+    if (e.code == "rate_limit_exceeded") return {Code::kRateLimited, message, e.param};
+    if (e.code == "overloaded") return {Code::kOverloaded, message, e.param};
+    if (contains_any(e.code, {"invalid", "unsupported", "BadRequest"}))
         return {Code::kInvalidArgument, message, e.param};
+    int status = 0;
+    std::from_chars(e.code.data(), e.code.data() + e.code.size(), status);
+    if ((status >= 400 && status < 500) || status == 503 || status == 504)
+        return error_of_status(status, e, message);
     return {Code::kWorkerLost, message, e.param};
 }
 
@@ -318,7 +398,12 @@ void StreamReader::data(std::string_view json, std::vector<model::Event>& out) {
         choice(c, out);
         if (ended_) return;
     }
-    learn(json, out, before);
+    // What is half a call says nothing yet, but is no text either.
+    const bool calls = std::ranges::any_of(choices->as_array(), [](const Json& c) {
+        const Json* delta = given(c, "delta");
+        return delta != nullptr && given(*delta, "tool_calls") != nullptr;
+    });
+    if (!calls) learn(json, out, before);
 }
 
 // ---------------------------------------------------------------- the quick way
@@ -424,14 +509,6 @@ void StreamReader::learn(std::string_view json, const std::vector<model::Event>&
 
 namespace {
 
-void say(std::uint32_t choice, std::string text, std::vector<model::TokenLogprob> logprobs,
-         bool refusal, std::vector<model::Event>& out) {
-    if (text.empty() && logprobs.empty()) return;
-    const auto tokens = static_cast<std::uint32_t>(logprobs.empty() ? 1 : logprobs.size());
-    out.emplace_back(
-        model::TextDelta{choice, std::move(text), std::move(logprobs), tokens, refusal});
-}
-
 // The stop string that cut a choice: vLLM says it (a number there is a token).
 std::string_view stop_string(const Json& choice) { return string_of(choice, "stop_reason"); }
 
@@ -465,15 +542,8 @@ void StreamReader::choice(const Json& from, std::vector<model::Event>& out) {
         if (calls != nullptr && calls->is_array()) tool_calls(*calls, index, out);
         return;
     }
-    Said said;
-    if (delta != nullptr)
-        said = read_said(*delta);
-    else
-        said.text = string_of(from, "text");
-    if (!said.reasoning.empty())
-        out.emplace_back(model::ReasoningDelta{index, std::move(said.reasoning), 1});
-    say(index, std::move(said.text), read_logprobs(from), false, out);
-    say(index, std::move(said.refusal), read_refusal_logprobs(from), true, out);
+    say(index, delta != nullptr ? read_pieces(*delta) : text_of_completion(from),
+        read_logprobs(from), read_refusal_logprobs(from), out);
     if (delta != nullptr) {
         if (const Json* calls = given(*delta, "tool_calls"); calls != nullptr && calls->is_array())
             tool_calls(*calls, index, out);
@@ -638,15 +708,8 @@ void read_calls(const Json& calls, std::uint32_t choice, std::vector<model::Even
 // False when the choice's finish reason is none that we know; `out` then holds Failed alone.
 bool read_choice(const Json& from, std::uint32_t index, std::vector<model::Event>& out) {
     const Json* message = given(from, "message");
-    Said said;
-    if (message != nullptr)
-        said = read_said(*message);
-    else
-        said.text = string_of(from, "text");
-    if (!said.reasoning.empty())
-        out.emplace_back(model::ReasoningDelta{index, std::move(said.reasoning), 0});
-    say(index, std::move(said.text), read_logprobs(from), false, out);
-    say(index, std::move(said.refusal), read_refusal_logprobs(from), true, out);
+    say(index, message != nullptr ? read_pieces(*message) : text_of_completion(from),
+        read_logprobs(from), read_refusal_logprobs(from), out);
     if (message != nullptr) {
         if (const Json* calls = given(*message, "tool_calls");
             calls != nullptr && calls->is_array())
@@ -730,34 +793,7 @@ Error read_error(int status, std::string_view body) {
     if (parsed.ok() && parsed->is_object()) e = describe(*parsed);
     const std::string message =
         e.message.empty() ? fmt::format("the backend answered with status {}", status) : e.message;
-    switch (status) {
-        case 400:
-        case 422:
-            if (means_context_length(e)) return {Code::kContextLength, message, e.param};
-            if (e.code == "unsupported_parameter" || e.code == "unsupported_value")
-                return {Code::kUnsupported, message, e.param};
-            return {Code::kInvalidArgument, message, e.param};
-        case 401:
-        case 403:
-            return {Code::kConfig, "the backend refused our credential", {}};
-        case 404:
-            return {Code::kNotFound, message, e.code == "model_not_found" ? "model" : e.param};
-        case 409:
-            return {Code::kConflict, message, e.param};
-        case 413:
-            return {Code::kTooLarge, message, e.param};
-        case 429:
-            return {Code::kRateLimited, message, {}};
-        case 408:  // as 503: it could not take the request in just now
-        case 503:
-            return {Code::kOverloaded, message, {}};
-        case 504:
-            return {Code::kDeadlineExceeded, message, {}};
-        default:
-            break;
-    }
-    if (status >= 400 && status < 500) return {Code::kInvalidArgument, message, e.param};
-    return {Code::kUnavailable, message, {}};
+    return error_of_status(status, e, message);
 }
 
 }  // namespace nereid::dialect::chat

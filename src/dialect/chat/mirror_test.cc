@@ -414,6 +414,64 @@ TEST(StreamReader, RefusalsAndContentInParts) {
     EXPECT_EQ(to_text(normal_form(whole)), to_text(normal_form(streamed)));
 }
 
+// The events between Start and the end.
+std::vector<Event> said_in(std::string_view delta) {
+    auto events = read_stream(fmt::format(
+        "data: {{\"choices\":[{{\"index\":0,{},\"finish_reason\":\"stop\"}}]}}\n\n", delta));
+    EXPECT_GE(events.size(), 3u) << delta;
+    return {events.begin() + 1, events.end() - 2};
+}
+
+TEST(StreamReader, WhateverFormAServerGivesItsWords) {
+    const auto refusal = [](const Event& e) { return std::get<model::TextDelta>(e).refusal; };
+    for (const char* delta : {R"("delta":{"content":[{"type":"refusal","refusal":"NO"}]})",
+                              R"("delta":{"refusal":["NO"]})",
+                              R"("delta":{"refusal":[{"type":"refusal","refusal":"NO"}]})"}) {
+        const auto said = said_in(delta);
+        ASSERT_EQ(said.size(), 1u) << delta;
+        EXPECT_TRUE(refusal(said[0]));
+        EXPECT_EQ(std::get<model::TextDelta>(said[0]).text, "NO");
+    }
+    EXPECT_EQ(to_text(normal_form(said_in(R"("delta":{"content":["a","b"]})"))),
+              to_text(normal_form(said_in(R"("delta":{"content":"ab"})"))));
+    // In their order.
+    const auto said = said_in(
+        R"("delta":{"content":[{"type":"text","text":"A"},{"type":"thinking","thinking":"B"},)"
+        R"({"type":"text","text":"C"}]})");
+    ASSERT_EQ(said.size(), 3u);
+    EXPECT_EQ(std::get<model::TextDelta>(said[0]).text, "A");
+    EXPECT_EQ(std::get<model::ReasoningDelta>(said[1]).text, "B");
+    EXPECT_EQ(std::get<model::TextDelta>(said[2]).text, "C");
+    // Logprobs of a refusal in the place of the content's.
+    const auto misplaced =
+        said_in(R"("delta":{"refusal":"NO"},"logprobs":{"content":[{"token":"NO","logprob":-1}]})");
+    ASSERT_EQ(misplaced.size(), 1u);
+    EXPECT_TRUE(refusal(misplaced[0]));
+    EXPECT_EQ(std::get<model::TextDelta>(misplaced[0]).logprobs.size(), 1u);
+    for (const char* odd : {R"("delta":{"content":5})", R"("delta":{"content":{},"refusal":[]})",
+                            R"("delta":{"content":[null,[],{"thinking":7}]})"})
+        EXPECT_TRUE(said_in(odd).empty()) << odd;
+}
+
+TEST(StreamReader, HalfACallBesideTextIsNotTakenForText) {
+    std::string stream;
+    for (const char* piece : {"A", "A", "A"}) {
+        stream += fmt::format(
+            "data: {{\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"x\",\"tool_calls\":[{{"
+            "\"index\":0,\"id\":\"c\",\"function\":{{\"arguments\":\"{}\"}}}}]}}}}]}}\n\n",
+            piece);
+    }
+    stream +=
+        "data: {\"choices\":[{\"index\":0,\"delta\":{\"tool_calls\":[{\"index\":0,\"function\":{"
+        "\"name\":\"f\",\"arguments\":\"B\"}}]},\"finish_reason\":\"tool_calls\"}]}\n\n";
+    std::string arguments;
+    for (const Event& event : read_stream(stream)) {
+        if (const auto* call = std::get_if<model::ToolCallDelta>(&event))
+            arguments += call->arguments;
+    }
+    EXPECT_EQ(arguments, "AAAB");
+}
+
 TEST(StreamReader, A17_A18_A21_A22_ToolCallsOfCarelessServers) {
     const std::string expected = seen(
         calls(
@@ -549,6 +607,20 @@ TEST(ReadResponse, AnErrorWithStatus200) {
         const auto events = read_response(body);
         ASSERT_EQ(events.size(), 1u) << body;
         EXPECT_EQ(std::get<model::Failed>(events[0]).error.message, "too busy");
+        EXPECT_EQ(std::get<model::Failed>(events[0]).error.code, Code::kOverloaded);
+    }
+    for (const auto& [code, means] : {std::pair{401, Code::kConfig},
+                                      {404, Code::kNotFound},
+                                      {422, Code::kInvalidArgument},
+                                      {500, Code::kWorkerLost}}) {
+        const auto events =
+            read_response(fmt::format(R"({{"object":"error","message":"no","code":{}}})", code));
+        EXPECT_EQ(std::get<model::Failed>(events[0]).error.code, means) << code;
+    }
+    for (const char* none : {"null", "false", "\"\"", "{}", "[]", "0"}) {
+        const auto events = read_response(
+            fmt::format(R"({{"error":{},"choices":[{{"message":{{"content":"hi"}}}}]}})", none));
+        EXPECT_EQ(events.size(), 4u) << none;
     }
 }
 

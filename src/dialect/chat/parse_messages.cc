@@ -78,7 +78,16 @@ Result<model::Part> parse_part(const Json& part, const std::string& path) {
         fmt::format("'{}' is not 'text', 'image_url', 'file' or 'refusal'.", name.substr(0, 64)));
 }
 
-Result<std::vector<model::Part>> parse_content(const Json& content, const std::string& path) {
+bool is_attachment(const Json& part) {
+    const Json* type = part.find("type");
+    return type != nullptr && type->is_string() &&
+           (type->as_string() == "image_url" || type->as_string() == "file" ||
+            type->as_string() == "input_audio");
+}
+
+// `required`: of the attachments.
+Result<std::vector<model::Part>> parse_content(const Json& content, const std::string& path,
+                                               bool required) {
     std::vector<model::Part> parts;
     if (content.is_null()) return parts;
     if (content.is_string()) {
@@ -90,8 +99,12 @@ Result<std::vector<model::Part>> parse_content(const Json& content, const std::s
         return wrong_type(content, path, "a string or an array of content parts");
     parts.reserve(content.size());
     for (std::size_t i = 0; i < content.size(); ++i) {
-        TRY(model::Part part, parse_part(content.as_array()[i], at_index(path, i)));
-        parts.push_back(std::move(part));
+        const Json& from = content.as_array()[i];
+        auto part = parse_part(from, at_index(path, i));
+        if (!part.ok() && !required && is_attachment(from)) part = attachment_note(part.error());
+        if (!part.ok()) return part.error();
+        if (!required) make_optional(*part);
+        parts.push_back(*std::move(part));
     }
     return parts;
 }
@@ -178,7 +191,9 @@ Result<model::Message> parse_message(const Json& from, const std::string& path,
     }
     message.role = known->role;
     if (const Json* content = from.find("content")) {
-        TRY(message.parts, parse_content(*content, member_path(path, "content")));
+        // An agent cannot take its tool's result back: a refusal would end its session.
+        TRY(message.parts, parse_content(*content, member_path(path, "content"),
+                                         message.role != model::Role::kTool));
     }
     TRY(message.name, optional_string(from, "name", path));
     TRY(message.tool_call_id, optional_string(from, "tool_call_id", path));

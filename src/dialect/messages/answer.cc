@@ -43,8 +43,8 @@ std::string_view stop_reason(const model::ChoiceEnd& end, const Segments& said) 
             break;
     }
     if (!end.stop_sequence.empty()) return "stop_sequence";
-    if (said.has_refusal()) return "refusal";
-    return said.has_calls() ? "tool_use" : "end_turn";  // some engines say "stop" after calls (A11)
+    if (said.has_calls()) return "tool_use";  // some engines say "stop" after calls (A11)
+    return said.has_refusal() ? "refusal" : "end_turn";
 }
 
 std::string call_id(const ResponseMeta& meta, const Segment& call) {

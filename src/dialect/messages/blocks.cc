@@ -31,9 +31,21 @@ Result<std::string> block_type(const Json& block, const std::string& path) {
     return required_string(block, "type", path);
 }
 
+// Where the source of an image or a document stands, as Anthropic's errors name it: Claude Code
+// goes on without an attachment whose type it reads in such a path.
+std::string source_place(const std::string& path, std::string_view type) {
+    return member_path(member_path(path, type), "source");
+}
+
+Result<std::string> file_id_of(const Json& source, const std::string& path) {
+    TRY(std::string id, required_string(source, "file_id", path));
+    if (id.empty()) return bad_value(member_path(path, "file_id"), "expected the id of a file.");
+    return id;
+}
+
 Result<model::Part> parse_image(const Json& block, const std::string& path) {
     const Json* source = given(block, "source");
-    const std::string source_path = member_path(path, "source");
+    const std::string source_path = source_place(path, "image");
     if (source == nullptr) return missing(source_path);
     TRY(const std::string type, block_type(*source, source_path));
     if (type == "base64") {
@@ -53,7 +65,7 @@ Result<model::Part> parse_image(const Json& block, const std::string& path) {
     if (type == "file") {
         model::ImagePart image;
         image.path = member_path(source_path, "file_id");
-        TRY(image.file_id, required_string(*source, "file_id", source_path));
+        TRY(image.file_id, file_id_of(*source, source_path));
         return model::Part(std::move(image));
     }
     return unsupported(source_path, fmt::format("image sources of type '{}' are not supported.",
@@ -74,43 +86,66 @@ std::string text_of(const Json& content) {
     return text;
 }
 
-Result<model::DocumentPart> document_source(const Json& source, const std::string& path) {
-    TRY(const std::string type, block_type(source, path));
-    model::DocumentPart out;
+// A source that is bytes somewhere; what is text in the request needs no reading.
+Result<model::DocumentPart> document_source(const Json& source, std::string_view type,
+                                            const std::string& path) {
     if (type == "base64") {
         TRY(const std::string media, required_string(source, "media_type", path));
         TRY(const std::string data, required_string(source, "data", path));
         return read_document_base64(data, media, member_path(path, "data"));
     }
-    out.path = path;
-    if (type == "content" && given(source, "content") != nullptr) {
-        out.media_type = "text/plain";
-        out.bytes = text_of(*given(source, "content"));
-    } else if (type == "text") {
-        out.media_type = "text/plain";
-        TRY(out.bytes, required_string(source, "data", path));
-    } else if (type == "url") {
+    model::DocumentPart out;
+    if (type == "url") {
         out.path = member_path(path, "url");
         if (given(source, "url") == nullptr) return missing(out.path);
         TRY(out.url, read_web_url(*given(source, "url"), out.path));
-    } else if (type == "file") {
-        out.path = member_path(path, "file_id");
-        TRY(out.file_id, required_string(source, "file_id", path));
-    } else {
+        return out;
+    }
+    if (type != "file") {
         return unsupported(
             path, fmt::format("documents of type '{}' are not supported.", type.substr(0, 64)));
     }
+    out.path = member_path(path, "file_id");
+    TRY(out.file_id, file_id_of(source, path));
     return out;
 }
 
-Result<model::Part> parse_document(const Json& block, const std::string& path) {
+// The images of a document that is given as blocks stand behind its text.
+Result<void> add_images(const Json& content, const std::string& path,
+                        std::vector<model::Part>& out) {
+    if (!content.is_array()) return {};
+    for (std::size_t i = 0; i < content.size(); ++i) {
+        const Json& piece = content.as_array()[i];
+        const Json* type = piece.find("type");
+        if (type == nullptr || *type != Json("image")) continue;
+        TRY(model::Part image, parse_image(piece, at_index(path, i)));
+        out.push_back(std::move(image));
+    }
+    return {};
+}
+
+Result<void> parse_document(const Json& block, const std::string& path,
+                            std::vector<model::Part>& out) {
     const Json* source = given(block, "source");
-    const std::string source_path = member_path(path, "source");
+    const std::string source_path = source_place(path, "document");
     if (source == nullptr) return missing(source_path);
-    TRY(model::DocumentPart out, document_source(*source, source_path));
-    TRY(out.name, optional_string(block, "title", path));
-    TRY(out.context, optional_string(block, "context", path));
-    return model::Part(std::move(out));
+    TRY(const std::string type, block_type(*source, source_path));
+    TRY(std::string name, optional_string(block, "title", path));
+    TRY(std::string context, optional_string(block, "context", path));
+    if (type == "text") {
+        TRY(const std::string text, required_string(*source, "data", source_path));
+        out.emplace_back(model::TextPart{document_text(name, context, text)});
+        return {};
+    }
+    if (const Json* content = given(*source, "content"); type == "content" && content != nullptr) {
+        out.emplace_back(model::TextPart{document_text(name, context, text_of(*content))});
+        return add_images(*content, member_path(source_path, "content"), out);
+    }
+    TRY(model::DocumentPart part, document_source(*source, type, source_path));
+    part.name = std::move(name);
+    part.context = std::move(context);
+    out.emplace_back(std::move(part));
+    return {};
 }
 
 // {"type":"search_result","source","title","content":[text blocks]}
@@ -122,27 +157,37 @@ Result<model::Part> parse_search_result(const Json& block, const std::string& pa
     return model::Part(model::TextPart{text + found});
 }
 
-// A block that is content wherever it stands; nullopt for another type.
-Result<std::optional<model::Part>> content_block(const Json& block, std::string_view type,
-                                                 const std::string& path) {
-    const auto some = [](model::Part part) { return std::optional<model::Part>(std::move(part)); };
+// A block that is content wherever it stands, to `out`; false for another type. `required`: of the
+// attachments.
+Result<bool> content_block(const Json& block, std::string_view type, const std::string& path,
+                           bool required, std::vector<model::Part>& out) {
     if (type == "text") {
         TRY(std::string text, required_string(block, "text", path));
-        return some(model::TextPart{std::move(text)});
-    }
-    if (type == "image") {
-        TRY(model::Part part, parse_image(block, path));
-        return some(std::move(part));
-    }
-    if (type == "document") {
-        TRY(model::Part part, parse_document(block, path));
-        return some(std::move(part));
+        out.emplace_back(model::TextPart{std::move(text)});
+        return true;
     }
     if (type == "search_result") {
         TRY(model::Part part, parse_search_result(block, path));
-        return some(std::move(part));
+        out.push_back(std::move(part));
+        return true;
     }
-    return std::optional<model::Part>();
+    if (type != "image" && type != "document") return false;
+    std::vector<model::Part> parts;
+    Result<void> read;
+    if (type == "document") {
+        read = parse_document(block, path, parts);
+    } else if (auto image = parse_image(block, path); image.ok()) {
+        parts.push_back(*std::move(image));
+    } else {
+        read = image.error();
+    }
+    if (!read.ok() && required) return read.error();
+    if (!read.ok()) parts.assign(1, attachment_note(read.error()));
+    for (model::Part& part : parts) {
+        if (!required) make_optional(part);
+        out.push_back(std::move(part));
+    }
+    return true;
 }
 
 Result<model::Message> parse_tool_result(const Json& block, const std::string& path,
@@ -164,13 +209,10 @@ Result<model::Message> parse_tool_result(const Json& block, const std::string& p
         const Json& piece = content->as_array()[i];
         const std::string piece_path = at_index(content_path, i);
         TRY(const std::string type, block_type(piece, piece_path));
-        TRY(auto part, content_block(piece, type, piece_path));
-        if (part) {
-            // The agent cannot take its tool's result back: a refusal would end its session.
-            if (auto* document = std::get_if<model::DocumentPart>(&*part))
-                document->required = false;
-            message.parts.push_back(*std::move(part));
-        } else if (type == "tool_reference") {
+        // The agent cannot take its tool's result back: a refusal would end its session.
+        TRY(const bool content_read, content_block(piece, type, piece_path, false, message.parts));
+        if (content_read) continue;
+        if (type == "tool_reference") {
             TRY(std::string name, optional_string(piece, "tool_name", piece_path));
             message.parts.emplace_back(model::TextPart{std::move(name)});
         } else {
@@ -212,11 +254,8 @@ Result<void> parse_assistant_block(const Json& block, const std::string& path, c
         message.tool_calls.push_back(std::move(call));
         return {};
     }
-    TRY(auto part, content_block(block, type, path));
-    if (part)
-        message.parts.push_back(*std::move(part));
-    else
-        note_once("messages[].content[]." + type.substr(0, 32), ignored);
+    TRY(const bool known, content_block(block, type, path, true, message.parts));
+    if (!known) note_once("messages[].content[]." + type.substr(0, 32), ignored);
     return {};
 }
 
@@ -248,7 +287,10 @@ Result<void> parse_user(const Json& content, const std::string& path, model::Req
         request.messages.push_back(std::move(message));
         return {};
     }
-    bool results = false;
+    const bool has_results = std::ranges::any_of(content.as_array(), [](const Json& block) {
+        const Json* type = block.find("type");
+        return type != nullptr && *type == Json("tool_result");
+    });
     for (std::size_t i = 0; i < content.size(); ++i) {
         const Json& block = content.as_array()[i];
         const std::string block_path = at_index(path, i);
@@ -257,16 +299,13 @@ Result<void> parse_user(const Json& content, const std::string& path, model::Req
             TRY(model::Message result,
                 parse_tool_result(block, block_path, request.ignored_fields));
             request.messages.push_back(std::move(result));
-            results = true;
             continue;
         }
-        TRY(auto part, content_block(block, type, block_path));
-        if (part)
-            message.parts.push_back(*std::move(part));
-        else
-            note_once("messages[].content[]." + type.substr(0, 32), request.ignored_fields);
+        // What stands beside results is what tools have given: Claude Code's Read of a PDF.
+        TRY(const bool known, content_block(block, type, block_path, !has_results, message.parts));
+        if (!known) note_once("messages[].content[]." + type.substr(0, 32), request.ignored_fields);
     }
-    if (!message.parts.empty() || !results) request.messages.push_back(std::move(message));
+    if (!message.parts.empty() || !has_results) request.messages.push_back(std::move(message));
     return {};
 }
 

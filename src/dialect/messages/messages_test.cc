@@ -125,6 +125,17 @@ TEST_F(MessagesTest, Golden) {
     }
 }
 
+TEST_F(MessagesTest, ARefusalBesideACallIsACall) {
+    const std::vector<model::Event> events{
+        model::Start{}, model::TextDelta{.text = "No", .refusal = true},
+        model::ToolCallDelta{.id = "c", .name = "f", .arguments = "{}"}, model::ChoiceEnd{},
+        model::Done{}};
+    EXPECT_THAT(*body_of(events, {.id = "m", .model = "m"}),
+                HasSubstr(R"("stop_reason":"tool_use")"));
+    EXPECT_THAT(stream_of(events, {.id = "m", .model = "m"}),
+                HasSubstr(R"("stop_reason":"tool_use")"));
+}
+
 // Streaming and not give the same message, whatever an engine does: A7, A9, A11, A14, A35.
 TEST_F(MessagesTest, StreamIsTheWholeAnswer) {
     for (std::uint64_t seed = 0; seed < 300; ++seed) {

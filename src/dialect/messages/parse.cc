@@ -124,6 +124,8 @@ constexpr Field<Context> kCreate[] = {
     {"min_p", Policy::kExtra, min_p<Context>},
     {"repetition_penalty", Policy::kExtra, repetition_penalty<Context>},
     {"stop_token_ids", Policy::kExtra, stop_token_ids<Context>},
+    {"cache_salt", Policy::kExtra, cache_salt<Context>},
+    {"priority", Policy::kExtra, priority<Context>},
     {"ignore_eos", Policy::kExtra, ignore_eos<Context>},
     {"chat_template_kwargs", Policy::kExtra, template_args<Context>},
 

@@ -77,7 +77,17 @@ Result<std::optional<model::Part>> content_part(const Json& part, const std::str
     return std::optional<model::Part>();  // encrypted or future parts: nothing to show a model
 }
 
-Result<std::vector<model::Part>> content_of(const Json* content, const std::string& path) {
+bool is_attachment(const Json& part) {
+    const Json* type = part.find("type");
+    return type != nullptr && type->is_string() &&
+           (type->as_string() == "input_file" || type->as_string() == "input_image" ||
+            type->as_string() == "input_audio" || type->as_string() == "image_url" ||
+            type->as_string() == "file");
+}
+
+// `required`: of the attachments.
+Result<std::vector<model::Part>> content_of(const Json* content, const std::string& path,
+                                            bool required) {
     std::vector<model::Part> parts;
     if (content == nullptr) return parts;
     if (content->is_string()) {
@@ -88,8 +98,13 @@ Result<std::vector<model::Part>> content_of(const Json* content, const std::stri
     if (!content->is_array())
         return wrong_type(*content, path, "a string or an array of content parts");
     for (std::size_t i = 0; i < content->size(); ++i) {
-        TRY(auto part, content_part(content->as_array()[i], at_index(path, i)));
-        if (part) parts.push_back(*std::move(part));
+        const Json& from = content->as_array()[i];
+        auto part = content_part(from, at_index(path, i));
+        if (!part.ok() && !required && is_attachment(from)) part = attachment_note(part.error());
+        if (!part.ok()) return part.error();
+        if (!*part) continue;
+        if (!required) make_optional(**part);
+        parts.push_back(**std::move(part));
     }
     return parts;
 }
@@ -217,7 +232,8 @@ Result<void> MessageBuilder::add(const Json& item, const std::string& path) {
     }
     if (type == "agent_message") {  // what another agent says, to this one
         flush();
-        TRY(auto parts, content_of(given(item, "content"), member_path(path, "content")));
+        TRY(auto parts,
+            content_of(given(item, "content"), member_path(path, "content"), required_));
         if (!parts.empty())
             request_.messages.push_back({.role = model::Role::kUser, .parts = std::move(parts)});
         return {};
@@ -231,7 +247,7 @@ Result<void> MessageBuilder::add(const Json& item, const std::string& path) {
 
 Result<void> MessageBuilder::message(const Json& item, const std::string& path) {
     TRY(const std::string role, required_string(item, "role", path));
-    TRY(auto parts, content_of(given(item, "content"), member_path(path, "content")));
+    TRY(auto parts, content_of(given(item, "content"), member_path(path, "content"), required_));
     if (role == "assistant") {
         for (auto& part : parts) assistant_.parts.push_back(std::move(part));
         return {};
@@ -303,11 +319,8 @@ Result<void> MessageBuilder::output(const Json& item, const std::string& path) {
     const Json* content = given(item, "output");
     if (content == nullptr) content = given(item, "tools");  // of tool_search
     if (content != nullptr && given(item, "output") != nullptr && are_parts(*content)) {
-        TRY(out.parts, content_of(content, member_path(path, "output")));  // A77, A82
-        // The agent cannot take its tool's result back: a refusal would end its session.
-        for (model::Part& part : out.parts) {
-            if (auto* file = std::get_if<model::DocumentPart>(&part)) file->required = false;
-        }
+        // The agent cannot take its tool's result back: a refusal would end its session. A77, A82.
+        TRY(out.parts, content_of(content, member_path(path, "output"), false));
     } else if (content != nullptr) {
         const std::string text = content->is_string() ? content->as_string() : content->dump();
         if (!text.empty()) out.parts.emplace_back(model::TextPart{text});
@@ -337,7 +350,7 @@ Result<void> add_messages(Create& create, const Json::Array& history, const Seal
     for (std::size_t i = 0; i < history.size(); ++i) {
         if (is_reference(history[i])) continue;  // to what stands before it
         const std::string path = at_index("previous_response_id.items", i);
-        TRY_VOID(builder.add(history[i], path));
+        TRY_VOID(builder.add_earlier(history[i], path));
         TRY_VOID(add_item_tools(history[i], path, create, &own));
     }
     const std::set<std::string> known = ids_of(history);

@@ -24,6 +24,13 @@ class MessageBuilder {
   public:
     MessageBuilder(model::Request& request, const Seal& seal) : request_(request), seal_(seal) {}
     Result<void> add(const Json& item, const std::string& path);
+    // Of an earlier turn: attachments that cannot be read (any more) are notes.
+    Result<void> add_earlier(const Json& item, const std::string& path) {
+        required_ = false;
+        auto added = add(item, path);
+        required_ = true;
+        return added;
+    }
     void finish() { flush(); }
 
   private:
@@ -36,6 +43,7 @@ class MessageBuilder {
     model::Request& request_;
     const Seal& seal_;
     model::Message assistant_;
+    bool required_ = true;  // attachments of the item that is being added
 };
 
 }  // namespace nereid::dialect::responses

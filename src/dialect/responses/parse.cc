@@ -177,6 +177,8 @@ constexpr Field<Context> kCreate[] = {
     {"logit_bias", Policy::kExtra, logit_bias<Context>},
     {"stop", Policy::kExtra, stop<Context>},
     {"stop_token_ids", Policy::kExtra, stop_token_ids<Context>},
+    {"cache_salt", Policy::kExtra, cache_salt<Context>},
+    {"priority", Policy::kExtra, priority<Context>},
     {"ignore_eos", Policy::kExtra, ignore_eos<Context>},
     {"chat_template_kwargs", Policy::kExtra, template_args<Context>},
 

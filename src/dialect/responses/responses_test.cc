@@ -125,6 +125,26 @@ TEST_F(ResponsesTest, StreamIsTheWholeAnswer) {
     }
 }
 
+TEST_F(ResponsesTest, LogprobsWithoutTextOpenNothing) {
+    const auto create = parse(R"({"model":"m","input":"x"})");
+    ASSERT_TRUE(create.ok());
+    const auto delta = [](std::string text, bool refusal) {
+        return model::TextDelta{.text = std::move(text),
+                                .logprobs = {{.id = 1, .logprob = -1, .bytes = "t", .top = {}}},
+                                .tokens = 1,
+                                .refusal = refusal};
+    };
+    const Json response =
+        final_of(stream_of({model::Start{}, delta("", false), delta("hi", false), delta("", true),
+                            delta("", false), model::ChoiceEnd{}, model::Done{}},
+                           *create));
+    const auto& output = response.find("output")->as_array();
+    ASSERT_EQ(output.size(), 1u) << response.dump();
+    const Json& part = output[0].find("content")->as_array()[0];
+    EXPECT_EQ(*part.find("text"), Json("hi"));
+    EXPECT_EQ(part.find("logprobs")->size(), 3u);
+}
+
 TEST_F(ResponsesTest, Golden) {
     const auto files = chat::files_in("tests/golden/responses", ".events");
     ASSERT_GE(files.size(), 3u);

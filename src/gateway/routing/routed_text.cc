@@ -72,7 +72,8 @@ TextShape text_shape(const model::Request& request) {
             other += std::get<std::vector<TokenId>>(prompt).size() * kBytesPerToken;
         }
     }
-    shape.prompt_tokens = static_cast<TokenCount>((chain.bytes() + other) / kBytesPerToken + 1);
+    shape.prompt_tokens = static_cast<TokenCount>(
+        (chain.bytes() - request.cache_salt.size() + other) / kBytesPerToken + 1);
     shape.blocks = chain.blocks();
     shape.expected_output =
         std::min(request.max_output_tokens.value_or(kExpectedOutput), kExpectedOutput);
