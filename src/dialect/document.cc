@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "base/base64.h"
 #include "base/utf8.h"
 #include "dialect/fields.h"
+#include "dialect/image.h"
 
 namespace nereid::dialect {
 
@@ -15,6 +17,12 @@ Result<std::string> read_web_url(const Json& url, const std::string& path) {
     if (!text.starts_with("http://") && !text.starts_with("https://"))
         return bad_value(path, "expected a http: or https: URL.");
     return text;
+}
+
+Result<std::string> read_file_id(const Json& object, const std::string& path) {
+    TRY(std::string id, required_string(object, "file_id", path));
+    if (id.empty()) return bad_value(member_path(path, "file_id"), "expected the id of a file.");
+    return id;
 }
 
 Result<model::DocumentPart> read_document_base64(std::string_view data, std::string_view media_type,
@@ -33,12 +41,8 @@ namespace {
 
 Result<model::DocumentPart> read_data(std::string_view data, const std::string& path) {
     if (!data.starts_with("data:")) return read_document_base64(data, {}, path);
-    const std::size_t comma = data.find(',');
-    if (comma == std::string_view::npos)
-        return bad_value(path, "a data: URL has a ',' before its data.");
-    const std::string_view header = data.substr(5, comma - 5);  // "application/pdf;base64"
-    if (!header.ends_with(";base64")) return bad_value(path, "a data: URL must be base64.");
-    return read_document_base64(data.substr(comma + 1), header.substr(0, header.find(';')), path);
+    TRY(const DataUrl parts, split_data_url(data, path));
+    return read_document_base64(parts.data, parts.media_type, path);
 }
 
 Result<model::DocumentPart> read_source(const Json& file, const std::string& path) {
@@ -55,8 +59,7 @@ Result<model::DocumentPart> read_source(const Json& file, const std::string& pat
     }
     if (given(file, "file_id") == nullptr) return missing(member_path(path, "file_data"));
     out.path = member_path(path, "file_id");
-    TRY(out.file_id, optional_string(file, "file_id", path));
-    if (out.file_id.empty()) return bad_value(out.path, "expected the id of a file.");
+    TRY(out.file_id, read_file_id(file, path));
     return out;
 }
 
@@ -69,13 +72,18 @@ Result<model::DocumentPart> read_file(const Json& file, const std::string& path)
     return out;
 }
 
-namespace {
+std::string short_name(std::string_view name) {
+    constexpr std::size_t kLongest = 128;
+    const std::string valid = replace_invalid_utf8(name);
+    const std::string_view cut = std::string_view(valid).substr(0, kLongest);
+    return std::string(cut.substr(0, complete_utf8_prefix(cut)));
+}
 
-constexpr std::size_t kLongestName = 128;
+namespace {
 
 // A name stands in a tag: nothing of it may end that.
 std::string in_tag(std::string_view name) {
-    std::string out(name.substr(0, complete_utf8_prefix(name.substr(0, kLongestName))));
+    std::string out = short_name(name);
     std::ranges::replace_if(
         out, [](char c) { return static_cast<unsigned char>(c) < ' ' || c == '"' || c == '>'; },
         ' ');
@@ -93,6 +101,14 @@ std::string document_text(std::string_view name, std::string_view context, std::
     if (!out.ends_with('\n')) out += '\n';
     out += "</document>\n";
     return out;
+}
+
+bool is_attachment(const Json& part) {
+    static constexpr std::array<std::string_view, 6> kTexts{
+        "text", "input_text", "output_text", "refusal", "summary_text", "reasoning_text"};
+    const Json* type = part.find("type");
+    return type != nullptr && type->is_string() &&
+           std::ranges::find(kTexts, std::string_view(type->as_string())) == kTexts.end();
 }
 
 void make_optional(model::Part& part) {

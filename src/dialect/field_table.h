@@ -44,10 +44,12 @@ struct Field {
     bool required = false;
 };
 
-// Names of fields that are accepted and not acted on; bounded, as clients invent them.
+// Names of fields that are accepted and not acted on, each once; bounded, as clients invent them.
 inline void note_ignored(std::string_view name, std::vector<std::string>& ignored) {
     constexpr std::size_t kMaxIgnored = 64;
-    if (ignored.size() < kMaxIgnored) ignored.emplace_back(name.substr(0, 64));
+    name = name.substr(0, 64);
+    if (ignored.size() < kMaxIgnored && std::ranges::find(ignored, name) == ignored.end())
+        ignored.emplace_back(name);
 }
 
 // Applies `table` to `body`. kInvalidArgument / kUnsupported naming the field. `strict`: an unknown

@@ -108,6 +108,13 @@ const Json* given(const Json& object, std::string_view name) {
     return value == nullptr || value->is_null() ? nullptr : value;
 }
 
+Result<std::string> required_string(const Json& object, std::string_view name,
+                                    const std::string& path) {
+    const Json* value = given(object, name);
+    if (value == nullptr) return missing(member_path(path, name));
+    return read_string(*value, member_path(path, name));
+}
+
 Result<std::string> optional_string(const Json& object, std::string_view name,
                                     const std::string& path) {
     const Json* value = given(object, name);

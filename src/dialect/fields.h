@@ -39,6 +39,8 @@ Result<std::vector<TokenId>> read_token_ids(const Json& value, const std::string
 
 // Present and not null.
 const Json* given(const Json& object, std::string_view name);
+Result<std::string> required_string(const Json& object, std::string_view name,
+                                    const std::string& path);
 // A string member, empty when absent or null.
 Result<std::string> optional_string(const Json& object, std::string_view name,
                                     const std::string& path);

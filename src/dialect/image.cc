@@ -6,19 +6,14 @@
 #include "dialect/fields.h"
 
 namespace nereid::dialect {
-namespace {
-
-Result<model::ImagePart> read_data_url(std::string_view url, const std::string& path) {
+Result<DataUrl> split_data_url(std::string_view url, const std::string& path) {
     const std::size_t comma = url.find(',');
     if (comma == std::string_view::npos)
         return bad_value(path, "a data: URL has a ',' before its data.");
     const std::string_view header = url.substr(5, comma - 5);  // "image/png;base64"
-    constexpr std::string_view kBase64 = ";base64";
-    if (!header.ends_with(kBase64)) return bad_value(path, "a data: URL must be base64.");
-    return read_image_base64(url.substr(comma + 1), header.substr(0, header.find(';')), path);
+    if (!header.ends_with(";base64")) return bad_value(path, "a data: URL must be base64.");
+    return DataUrl{header.substr(0, header.find(';')), url.substr(comma + 1)};
 }
-
-}  // namespace
 
 Result<model::ImagePart> read_image_base64(std::string_view data, std::string_view media_type,
                                            const std::string& path) {
@@ -39,7 +34,10 @@ Result<model::ImagePart> read_image_base64(std::string_view data, std::string_vi
 Result<model::ImagePart> read_image_url(const Json& url, const std::string& path) {
     if (!url.is_string()) return wrong_type(url, path, "a URL");
     const std::string& text = url.as_string();
-    if (text.starts_with("data:")) return read_data_url(text, path);
+    if (text.starts_with("data:")) {
+        TRY(const DataUrl parts, split_data_url(text, path));
+        return read_image_base64(parts.data, parts.media_type, path);
+    }
     if (!text.starts_with("http://") && !text.starts_with("https://"))
         return bad_value(path, "expected a http:, https: or data: URL.");
     model::ImagePart image;

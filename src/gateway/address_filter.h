@@ -2,7 +2,7 @@
 // machine itself, its network, or a cloud's metadata service (SSRF). Pure.
 //
 // The address that counts is the one a connection was made to, not what a name said a moment before
-// (DNS rebinding): see image_fetch.
+// (DNS rebinding): see remote_file.
 #pragma once
 
 #include <string_view>

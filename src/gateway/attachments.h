@@ -20,9 +20,10 @@ struct AttachmentLimits {
     std::uint64_t max_pixels = 80'000'000;  // of all images
     std::size_t max_images = 64;
     std::size_t max_documents = 64;
-    std::size_t max_bytes = 64u << 20;                // of all images, and of all documents
-    std::size_t max_text = 16u << 20;                 // bytes, of all documents
-    Duration max_reading = std::chrono::seconds(60);  // of all documents
+    std::size_t max_bytes = 64u << 20;  // of all images, and of all documents
+    std::size_t max_text = 16u << 20;   // bytes, of all documents
+    // Of fetching and reading all documents, and of fetching all images; not of waiting for a turn.
+    Duration max_time = std::chrono::seconds(60);
 };
 
 // Decodes every image, off the loop where there is a helper, one at a time; sets media type and

@@ -92,8 +92,8 @@ class GatewayTest : public testing::Test {
         models[1].text_backend = [this](const ShardContext& c) {
             return std::make_unique<FakeTextBackend>(*c.loop, backend);
         };
-        auto made =
-            make_gateway({{&loop, &network}}, options, std::move(models), log, metrics, state_);
+        auto made = make_gateway({{&loop, &network, launcher}}, options, std::move(models), log,
+                                 metrics, state_);
         EXPECT_TRUE(made.ok()) << made.error().message;
         if (!made.ok()) return nullptr;
         const auto bound = (*made)->start();
@@ -141,6 +141,7 @@ class GatewayTest : public testing::Test {
     FakeWorker worker;
     FakeTextBackend::Shared backend;
     GatewayOptions options;
+    io::ProcessLauncher* launcher = nullptr;
     ops::Logger log;
     ops::Registry metrics;
     text::TextModel text_;

@@ -16,6 +16,7 @@
 #include "gateway/subtask.h"
 #include "gateway/token_plan.h"
 #include "gateway/token_request.h"
+#include "model/attachments.h"
 #include "store/offload.h"
 
 namespace nereid::gateway {
@@ -246,6 +247,16 @@ io::Task<void> run_text(Exchange& x, ShardTools tools, ShardModel& m, model::Req
     co_await m.backend->run(request, give, &x.record.worker);
 }
 
+Result<void> admit(Exchange& x) {
+    auto admitted = x.admit();
+    if (!admitted.ok()) {
+        x.core().probe.rejected(admitted.error().code == Code::kRateLimited ? Rejected::kKey
+                                : x.core().admission.draining()             ? Rejected::kDraining
+                                                                            : Rejected::kQueue);
+    }
+    return admitted;
+}
+
 io::Task<void> run_admitted(Exchange& x, ShardTools tools, ShardModel& m, model::Request request,
                             Form& form) {
     auto read = co_await bring_documents(x, tools.network, tools.pdf, request);
@@ -291,6 +302,9 @@ io::Task<void> refuse(Exchange& x, Error error) {
 
 io::Task<Result<TokenCount>> count_prompt(Exchange& x, ShardTools tools, ShardModel& m,
                                           model::Request request) {
+    // Counts come in bursts and are cheap, but for what has to be fetched or read.
+    if (!model::documents_of(request).empty() || !model::images_of(request).empty())
+        CO_TRY_VOID(admit(x));
     CO_TRY_VOID(co_await bring_documents(x, tools.network, tools.pdf, request));
     if (!m.worker) {
         CO_TRY_VOID(co_await bring_images(x, tools.network, request));
@@ -331,13 +345,8 @@ io::Task<void> run_request(Exchange& x, ShardTools tools, model::Request request
         co_await x.fail(no_such_model(request.model));
         co_return;
     }
-    if (auto admitted = x.admit(); !admitted.ok()) {
-        x.core().probe.rejected(admitted.error().code == Code::kRateLimited ? Rejected::kKey
-                                : x.core().admission.draining()             ? Rejected::kDraining
-                                                                            : Rejected::kQueue);
-        co_await x.fail(std::move(admitted.error()));
-        co_return;
-    }
+    if (auto admitted = admit(x); !admitted.ok())
+        co_return co_await x.fail(std::move(admitted.error()));
     co_await run_until_gone(x, run_admitted(x, tools, *m, std::move(request), form));
 }
 

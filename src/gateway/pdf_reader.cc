@@ -17,7 +17,9 @@ namespace {
 
 constexpr std::size_t kLongestComplaint = 1000;
 constexpr std::size_t kMaxFilesKept = 10'000;
-constexpr int kNotFound = 127;  // of env and prlimit, as of a shell: they found no such program
+// Of env and prlimit, as of a shell: they could not run the program, or found none.
+constexpr int kCannotRun = 126;
+constexpr int kNotFound = 127;
 
 // What the program has said.
 struct Output {
@@ -79,9 +81,9 @@ std::unexpected<Error> refused(std::string why) {
 
 Result<std::string> judge(const io::ExitStatus& status, Output& output,
                           const std::string& program) {
-    if (status.code == kNotFound) {
+    if (status.code == kNotFound || status.code == kCannotRun) {
         return err(Code::kUnsupported,
-                   fmt::format(" is a PDF, and this server cannot read PDFs: there is no {} here.",
+                   fmt::format(" is a PDF, and this server cannot read PDFs: {} does not run here.",
                                program));
     }
     if (output.complaint.contains("ncorrect password"))
@@ -115,9 +117,13 @@ struct PdfReader::Turn {
         if (r.wake_ == 0) r.wake_ = r.loop_.arm(r.loop_.now(), [&r] { r.call_waiting(); });
     }
     io::Task<Result<void>> take() {
-        if (reader.waiting_.size() >= kMaxWaiting)
+        const auto mine_waiting =
+            std::ranges::count(reader.waiting_, tenant, [](const Turn* t) { return t->tenant; });
+        if (reader.waiting_.size() >= kMaxWaiting ||
+            static_cast<std::size_t>(mine_waiting) >= kMaxWaitingEach)
             co_return err(Code::kOverloaded, " cannot be read now: too many files wait.");
-        while (reader.running_.size() >= kAtOnce) {
+        // Whoever waits comes first, also before the next file of who has just read one.
+        if (reader.running_.size() >= kAtOnce || !reader.waiting_.empty()) {
             reader.waiting_.push_back(this);
             co_await called.wait();
         }
@@ -144,43 +150,60 @@ void PdfReader::call_waiting() {
     }
 }
 
+const Result<std::string>* PdfReader::kept(const Digest256& key) {
+    const auto known = by_key_.find(key);
+    if (known == by_key_.end() || known->second->until <= loop_.now()) return nullptr;
+    kept_.splice(kept_.begin(), kept_, known->second);
+    return &kept_.front().text;
+}
+
 io::Task<Result<std::string>> PdfReader::text(std::string program, std::string tenant,
-                                              std::string_view bytes) {
+                                              std::string_view bytes, Duration& took) {
     if (launcher_ == nullptr || program.empty())
         co_return err(Code::kUnsupported, " is a PDF, and this server reads no PDFs.");
     const Digest256 key = Sha256()
                               .update(as_bytes(tenant))
                               .update(as_bytes({"\0", 1}))
+                              .update(as_bytes(program))
+                              .update(as_bytes({"\0", 1}))
                               .update(as_bytes(bytes))
                               .finish();
-    if (const auto known = by_key_.find(key); known != by_key_.end()) {
-        kept_.splice(kept_.begin(), kept_, known->second);
-        co_return kept_.front().text;
-    }
+    if (const auto* known = kept(key)) co_return *known;
     Turn turn(*this, std::move(tenant));
     CO_TRY_VOID(co_await turn.take());
-    auto text = co_await read(std::move(program), bytes);
-    if (text.ok() || text.code() == Code::kInvalidArgument) keep(key, text);
-    co_return text;
+    if (const auto* known = kept(key)) co_return *known;  // read while this one waited
+    const TimePoint begin = loop_.now();
+    Reading reading = co_await read(std::move(program), bytes);
+    took += loop_.now() - begin;
+    if (reading.lasting) keep(key, reading.text);
+    co_return std::move(reading.text);
 }
 
-io::Task<Result<std::string>> PdfReader::read(std::string program, std::string_view bytes) {
-    CO_TRY(const io::MemoryRegion file,
-           io::MemoryRegion::shared("nereid-pdf", bytes.size(), false));
-    std::memcpy(file.bytes().data(), bytes.data(), bytes.size());
+io::Task<PdfReader::Reading> PdfReader::read(std::string program, std::string_view bytes) {
+    auto file = io::MemoryRegion::shared("nereid-pdf", bytes.size(), false);
+    if (!file.ok()) co_return Reading{std::move(file.error()), false};
+    std::memcpy(file->bytes().data(), bytes.data(), bytes.size());
     const auto output = std::make_shared<Output>();
-    auto started = launcher_->start(spec_of(program, file.fd(), output));
-    if (!started.ok())
-        co_return err(Code::kUnavailable, " cannot be read now: " + started.error().message);
+    auto started = launcher_->start(spec_of(program, file->fd(), output));
+    if (!started.ok()) {
+        co_return Reading{
+            err(Code::kUnavailable, " cannot be read now: " + started.error().message), false};
+    }
     const std::unique_ptr<io::Process> process = *std::move(started);
     const Alarm alarm(loop_, loop_.now() + kTimeout, *process);
     const io::ExitStatus status = co_await process->wait();
-    co_return judge(status, *output, program);
+    auto text = judge(status, *output, program);
+    const bool lasting = status.signal == 0 && (text.ok() || text.code() == Code::kInvalidArgument);
+    co_return Reading{std::move(text), lasting};
 }
 
 void PdfReader::keep(const Digest256& key, const Result<std::string>& text) {
-    if (by_key_.contains(key)) return;
-    kept_.push_front({key, text});
+    if (const auto old = by_key_.find(key); old != by_key_.end()) {
+        kept_bytes_ -= old->second->bytes();
+        kept_.erase(old->second);
+        by_key_.erase(old);
+    }
+    kept_.push_front({key, text, text.ok() ? TimePoint::never() : loop_.now() + kKeepRefusal});
     by_key_.emplace(key, kept_.begin());
     kept_bytes_ += kept_.front().bytes();
     while (kept_bytes_ > kMaxKept || kept_.size() > kMaxFilesKept) {

@@ -27,9 +27,11 @@ class PdfReader {
   public:
     static constexpr int kAtOnce = 2;
     static constexpr std::size_t kMaxWaiting = 64;
+    static constexpr std::size_t kMaxWaitingEach = 16;
     static constexpr std::size_t kMaxText = 16u << 20;  // bytes, of one file
     static constexpr std::size_t kMaxKept = 32u << 20;  // bytes of texts
     static constexpr Duration kTimeout = 30s;           // of one file
+    static constexpr Duration kKeepRefusal = 10min;     // what reads it may be mended
 
     // `launcher` may be null: no PDFs are read. Both outlive this.
     PdfReader(io::Loop& loop, io::ProcessLauncher* launcher) : loop_(loop), launcher_(launcher) {}
@@ -39,19 +41,25 @@ class PdfReader {
 
     // The text, a page after the other. `program` is called as pdftotext is; empty: none.
     // kInvalidArgument: damaged, encrypted, without text, beyond the limits; kUnsupported: there is
-    // no such program here; kOverloaded: too many wait. `tenant`: what is kept is kept apart, so
-    // that nobody learns what others send.
+    // no such program here; kOverloaded: too many wait. `took`: grows by the time that the program
+    // ran. `tenant`: what is kept is kept apart, so that nobody learns what others send.
     io::Task<Result<std::string>> text(std::string program, std::string tenant,
-                                       std::string_view bytes);
+                                       std::string_view bytes, Duration& took);
 
   private:
     struct Turn;
     struct Kept {
         Digest256 key;
         Result<std::string> text;
+        TimePoint until;
         std::size_t bytes() const { return text.ok() ? text->size() : text.error().message.size(); }
     };
-    io::Task<Result<std::string>> read(std::string program, std::string_view bytes);
+    struct Reading {
+        Result<std::string> text;
+        bool lasting;  // would be the same again
+    };
+    io::Task<Reading> read(std::string program, std::string_view bytes);
+    const Result<std::string>* kept(const Digest256& key);
     void call_waiting();
     void keep(const Digest256& key, const Result<std::string>& text);
 

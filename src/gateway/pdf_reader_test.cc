@@ -24,6 +24,7 @@ class PdfReaderTest : public testing::Test {
     struct Reading {
         io::RootTask task;
         std::optional<Result<std::string>> result;
+        Duration took{};
     };
     PdfReaderTest() {
         launcher.program("/usr/bin/env", [this](io::SimChild& child) { return program(child); });
@@ -44,7 +45,7 @@ class PdfReaderTest : public testing::Test {
         return out;
     }
     io::Task<void> read(Reading& into, std::string tenant, std::string bytes) {
-        into.result = co_await reader.text("pdftotext", std::move(tenant), bytes);
+        into.result = co_await reader.text("pdftotext", std::move(tenant), bytes, into.took);
     }
     Result<std::string> text(std::string bytes, std::string tenant = "a") {
         const auto reading = begin(std::move(tenant), std::move(bytes));
@@ -95,7 +96,7 @@ TEST_F(PdfReaderTest, WhatCannotBeReadIsRefusedSayingWhy) {
     status.code = 3;
     expect_refused("does not let its text be taken");
     status.code = 127;
-    expect_refused("there is no pdftotext here", Code::kUnsupported);
+    expect_refused("pdftotext does not run here", Code::kUnsupported);
     status = {.code = 0, .signal = 9};
     expect_refused("too much time or memory");
     status = {};
@@ -140,14 +141,53 @@ TEST_F(PdfReaderTest, OneTenantDoesNotKeepTheOthersWaiting) {
     EXPECT_FALSE(readings[5]->result);
 }
 
+// A request with many files, one after the other.
+TEST_F(PdfReaderTest, NobodyReadsOnBeforeThoseThatWait) {
+    std::vector<Result<std::string>> of_a[2];
+    const auto many = [this](std::vector<Result<std::string>>& into, int first) -> io::Task<void> {
+        for (int i = 0; i < 20; ++i) {
+            Duration took{};
+            into.push_back(
+                co_await reader.text("pdftotext", "a", "%PDF-" + std::to_string(first + i), took));
+        }
+    };
+    io::RootTask a[2];
+    a[0].start(many(of_a[0], 0));
+    a[1].start(many(of_a[1], 100));
+    const auto other = begin("b", "%PDF-b");
+    scheduler.run_for(2 * takes + takes / 2);
+    ASSERT_TRUE(other->result);
+    EXPECT_TRUE(other->result->ok());
+    EXPECT_EQ(other->took, takes) << "waiting does not count";
+    EXPECT_LE(of_a[0].size() + of_a[1].size(), 3u);
+}
+
 TEST_F(PdfReaderTest, NotAllMayWait) {
     std::vector<std::unique_ptr<Reading>> readings;
-    for (std::size_t i = 0; i < PdfReader::kMaxWaiting + PdfReader::kAtOnce; ++i)
-        readings.push_back(begin("a", "%PDF-" + std::to_string(i)));
-    const auto late = begin("a", "%PDF-late");
-    ASSERT_TRUE(late->result);
-    EXPECT_EQ(late->result->code(), Code::kOverloaded);
-    EXPECT_FALSE(readings.back()->result);
+    const auto ask = [&](const std::string& tenant) -> const Reading& {
+        return *readings.emplace_back(begin(tenant, "%PDF-" + std::to_string(readings.size())));
+    };
+    for (std::size_t i = 0; i < PdfReader::kMaxWaitingEach + PdfReader::kAtOnce; ++i)
+        EXPECT_FALSE(ask("a").result);
+    const auto refused = [&](const std::string& tenant) {
+        const auto& result = ask(tenant).result;
+        return result && result->code() == Code::kOverloaded;
+    };
+    EXPECT_TRUE(refused("a"));
+    for (std::size_t i = PdfReader::kMaxWaitingEach; i < PdfReader::kMaxWaiting; ++i)
+        EXPECT_FALSE(ask("t" + std::to_string(i)).result);
+    EXPECT_TRUE(refused("late"));
+    scheduler.run_for(takes + takes / 2);
+    EXPECT_FALSE(refused("late"));
+}
+
+TEST_F(PdfReaderTest, TheSameFileTwiceAtOnceIsReadOnce) {
+    takes = 10ms;
+    std::vector<std::unique_ptr<Reading>> readings;
+    for (int i = 0; i < 4; ++i) readings.push_back(begin("a", i == 0 ? "%PDF-x" : "%PDF-y"));
+    scheduler.run_for(1s);
+    for (const auto& reading : readings) EXPECT_TRUE(reading->result && reading->result->ok());
+    EXPECT_LE(launcher.starts(), 3u);
 }
 
 TEST_F(PdfReaderTest, ALineThatIsCutIsNoText) {
@@ -155,16 +195,22 @@ TEST_F(PdfReaderTest, ALineThatIsCutIsNoText) {
     expect_refused("in a line");
 }
 
-TEST_F(PdfReaderTest, RefusalsAreKeptToo) {
+TEST_F(PdfReaderTest, RefusalsAreKeptForAWhile) {
     status.code = 1;
     EXPECT_FALSE(text("%PDF-1").ok());
     status.code = 0;
     EXPECT_FALSE(text("%PDF-1").ok());
     EXPECT_EQ(launcher.starts(), 1u);
-    status.code = 127;  // what a server lacks may come
-    EXPECT_EQ(text("%PDF-2").code(), Code::kUnsupported);
-    status.code = 0;
-    EXPECT_TRUE(text("%PDF-2").ok());
+    scheduler.run_for(PdfReader::kKeepRefusal + 1s);
+    EXPECT_TRUE(text("%PDF-1").ok());
+    // What says nothing of the file.
+    for (const io::ExitStatus once : {io::ExitStatus{.code = 127}, {.code = 126}, {.signal = 9}}) {
+        const std::string file = "%PDF-" + once.to_string();
+        status = once;
+        EXPECT_FALSE(text(file).ok());
+        status = {};
+        EXPECT_TRUE(text(file).ok()) << file;
+    }
 }
 
 TEST_F(PdfReaderTest, TextsAreKeptForTheTenantThatSentThem) {
@@ -210,8 +256,9 @@ Result<std::string> really_read(const std::string& program, const std::string& b
     PdfReader reader(loop, &launcher);
     std::optional<Result<std::string>> result;
     io::RootTask task;
+    Duration took{};
     const auto read = [&]() -> io::Task<void> {
-        result = co_await reader.text(program, "a", bytes);
+        result = co_await reader.text(program, "a", bytes, took);
     };
     task.start(read());
     loop.run_until([&] { return result.has_value(); }, 60s);
@@ -225,7 +272,7 @@ TEST(PdfReader, PopplersProgram) {
     for (const auto& [program, bytes, why] :
          {std::tuple{"pdftotext", pdf_of("0 0 10 10 re f"), "without text"},
           std::tuple{"pdftotext", std::string("%PDF-1.4\nnothing"), "damaged"},
-          std::tuple{"pdftotext-of-nobody", pdf_of(""), "there is no pdftotext-of-nobody here"}}) {
+          std::tuple{"pdftotext-of-nobody", pdf_of(""), "pdftotext-of-nobody does not run here"}}) {
         const auto refused = really_read(program, bytes);
         ASSERT_FALSE(refused.ok()) << why;
         EXPECT_THAT(refused.error().message, HasSubstr(why));

@@ -26,7 +26,11 @@ Result<void> check_images(const Request& r, const model::EngineInfo& info) {
     if (info.images) return {};
     const auto images = model::images_of(r);
     if (images.empty()) return {};
-    return err(Code::kUnsupported, "This model does not take images.", images[0]->path);
+    // As the errors of other attachments; Messages' have no field for the place.
+    const std::string& path = images[0]->path;
+    const bool in_text = r.endpoint == model::Endpoint::kMessages;
+    return err(Code::kUnsupported,
+               (in_text ? path + ": " : std::string()) + "This model does not take images.", path);
 }
 
 Result<void> check_sampling(const Request& r, const model::EngineInfo& info) {

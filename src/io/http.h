@@ -158,9 +158,9 @@ class HttpClientResponse {
 // Keep-alive pool to one endpoint, for one loop. A request on a reused connection that the peer had
 // closed before the first response byte is sent once more on a fresh one. request() returns when
 // the response's headers are there. kUnavailable: no connection, or it broke before a response;
-// kDeadlineExceeded; kCorrupt: the
-// answer is not HTTP/1.x. Destroying the task or the response cancels (closes). `request` must live
-// until request() completes. Responses may outlive the client.
+// kDeadlineExceeded; kCorrupt: the answer is not HTTP/1.x. Destroying the task or the response
+// cancels (closes). `request` must live until request() completes. Responses may outlive the
+// client.
 class HttpClient {
   public:
     virtual ~HttpClient() = default;

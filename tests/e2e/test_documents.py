@@ -173,20 +173,24 @@ def test_no_attachment_of_a_tool_ends_a_session(scripted, bad):
     call = {"type": "tool_use", "id": "c", "name": "f", "input": {}}
     result = {"type": "tool_result", "tool_use_id": "c", "content": "PDF file read: x.pdf"}
     user, asked = {"role": "user", "content": "x"}, {"role": "assistant", "content": [call]}
+    note = len("[Something that cannot be shown: ")
+
+    def check(path, ask, without):    # one token a byte
+        status, _, raw = scripted.request("POST", path, {"model": "scripted", **ask})
+        assert status == 200, raw
+        assert prompt_tokens(path, raw) > prompt_tokens(path, scripted.request("POST", path, {"model": "scripted", **without})[2]) + note
     # Inside the result, and beside it, as Claude Code's Read says a PDF.
     for content in ([{**result, "content": [part(MESSAGES)]}], [result, part(MESSAGES)]):
-        status, _, raw = scripted.request("POST", MESSAGES, {"model": "scripted", "max_tokens": 99, "messages": [
-            user, asked, {"role": "user", "content": content}]})
-        assert status == 200, raw
-    items = [user, {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
-             {"type": "function_call_output", "call_id": "c", "output": [part(RESPONSES)]}]
-    status, _, raw = scripted.request("POST", RESPONSES, {"model": "scripted", "input": items})
-    assert status == 200, raw
+        ask, without = ({"max_tokens": 99, "messages": [user, asked, {"role": "user", "content": c}]} for c in (content, [{**result, "content": ""}]))
+        check(MESSAGES, ask, without)
+    ask, without = ({"input": [user, {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+                               {"type": "function_call_output", "call_id": "c", "output": o}]} for o in ([part(RESPONSES)], ""))
+    check(RESPONSES, ask, without)
     if "url" not in bad:    # Chat names no files by URL
-        status, _, raw = scripted.request("POST", CHAT, {"model": "scripted", "messages": [
-            user, {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
-            {"role": "tool", "tool_call_id": "c", "content": [part(CHAT)]}]})
-        assert status == 200, raw
+        calls = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+        ask, without = ({"messages": [user, {"role": "assistant", "tool_calls": calls}, {"role": "tool", "tool_call_id": "c", "content": c}]}
+                        for c in ([part(CHAT)], ""))
+        check(CHAT, ask, without)
 
 
 def test_images_of_tools_that_the_model_cannot_see(scripted, seeing):
@@ -201,7 +205,8 @@ def test_images_of_tools_that_the_model_cannot_see(scripted, seeing):
         counted = json.loads(server.request("POST", "/v1/messages/count_tokens", ask)[2])["input_tokens"]
         assert counted == prompt_tokens(MESSAGES, raw)
         ask["messages"] = [{"role": "user", "content": [picture]}]
-        assert server.request("POST", MESSAGES, ask)[0] == 400
+        status, _, raw = server.request("POST", MESSAGES, ask)
+        assert status == 400 and json.loads(raw)["error"]["message"].startswith("messages[0].content[0].image"), raw
 
 
 def test_errors_name_attachments_as_anthropic_does(scripted):
@@ -215,8 +220,12 @@ def test_earlier_turns_do_not_fail_for_files_that_have_gone(scripted):
     file = oai.files.create(file=("a.txt", b"say-hi"), purpose="user_data")
     first = oai.responses.create(model="scripted", input=body(RESPONSES, document(RESPONSES, file_id=file.id))["input"])
     assert first.output_text == ANSWER
+    with_it = oai.responses.create(model="scripted", input="x", previous_response_id=first.id)
+    assert with_it.output_text == ANSWER    # what is asked for stands in the file
     oai.files.delete(file.id)
-    assert oai.responses.create(model="scripted", input="say-hi", previous_response_id=first.id).output_text == ANSWER
+    without = oai.responses.create(model="scripted", input="x", previous_response_id=first.id)
+    note = len("[Something that cannot be shown: No such File object: ") - len('<document name="a.txt">\nsay-hi\n</document>\n')
+    assert without.usage.input_tokens > with_it.usage.input_tokens + note
 
 
 def test_counts_are_what_is_billed(scripted):
@@ -256,7 +265,7 @@ def test_documents_in_messages_of_text_and_content(scripted, claude):
 def test_without_a_reader(serve):
     server = serve("--engine", "scripted", "--gateway.pdf-reader", "no-such-program")
     status, _, raw = server.request("POST", CHAT, body(CHAT, document(CHAT, pdf())))
-    assert status == 400 and "there is no no-such-program here" in json.loads(raw)["error"]["message"], raw
+    assert status == 400 and "no-such-program does not run here" in json.loads(raw)["error"]["message"], raw
     off = serve("--engine", "scripted", "--gateway.pdf-reader", "")
     assert json.loads(off.request("GET", "/v1/models/scripted")[2])["capabilities"]["documents"] == ["text"]
     status, _, raw = off.request("POST", CHAT, body(CHAT, document(CHAT, pdf())))

@@ -214,6 +214,8 @@ void say(std::uint32_t choice, std::vector<Piece> pieces, std::vector<model::Tok
     if (of_refusal.empty() && has(Piece::Kind::kRefusal) && !has(Piece::Kind::kText))
         of_refusal = std::exchange(logprobs, {});
     if (!logprobs.empty() && !has(Piece::Kind::kText)) pieces.push_back({Piece::Kind::kText, {}});
+    if (!of_refusal.empty() && !has(Piece::Kind::kRefusal))
+        pieces.push_back({Piece::Kind::kRefusal, {}});
     for (Piece& piece : pieces) {
         if (piece.kind == Piece::Kind::kReasoning) {
             out.emplace_back(model::ReasoningDelta{choice, std::move(piece.text), 1});

@@ -5,13 +5,12 @@
 
 #include "dialect/chat/parse_parts.h"
 #include "dialect/document.h"
+#include "dialect/field_table.h"
 #include "dialect/fields.h"
 #include "dialect/image.h"
 
 namespace nereid::dialect::chat {
 namespace {
-
-constexpr std::size_t kMaxIgnored = 32;
 
 struct RoleName {
     std::string_view name;
@@ -76,13 +75,6 @@ Result<model::Part> parse_part(const Json& part, const std::string& path) {
     return bad_value(
         member_path(path, "type"),
         fmt::format("'{}' is not 'text', 'image_url', 'file' or 'refusal'.", name.substr(0, 64)));
-}
-
-bool is_attachment(const Json& part) {
-    const Json* type = part.find("type");
-    return type != nullptr && type->is_string() &&
-           (type->as_string() == "image_url" || type->as_string() == "file" ||
-            type->as_string() == "input_audio");
 }
 
 // `required`: of the attachments.
@@ -161,16 +153,13 @@ Result<void> parse_calls(const Json& from, const std::string& path, model::Messa
 }
 
 // Members of a message that mean nothing to us.
-void note_ignored(const Json& from, std::vector<std::string>& ignored) {
+void note_unknown(const Json& from, std::vector<std::string>& ignored) {
     static constexpr std::array<std::string_view, 10> kKnown = {
         "role",      "content", "name",          "tool_calls", "tool_call_id", "reasoning_content",
         "reasoning", "refusal", "function_call", "prefix"};
     for (const auto& [name, value] : from.as_object()) {
-        if (value.is_null() || ignored.size() >= kMaxIgnored ||
-            std::ranges::find(kKnown, name) != kKnown.end())
-            continue;
-        std::string where = "messages[]." + name.substr(0, 64);
-        if (std::ranges::find(ignored, where) == ignored.end()) ignored.push_back(std::move(where));
+        if (!value.is_null() && std::ranges::find(kKnown, name) == kKnown.end())
+            note_ignored("messages[]." + name.substr(0, 64), ignored);
     }
 }
 
@@ -191,9 +180,10 @@ Result<model::Message> parse_message(const Json& from, const std::string& path,
     }
     message.role = known->role;
     if (const Json* content = from.find("content")) {
-        // An agent cannot take its tool's result back: a refusal would end its session.
-        TRY(message.parts, parse_content(*content, member_path(path, "content"),
-                                         message.role != model::Role::kTool));
+        // Nobody can take back what a tool has given, or the model said.
+        const bool required =
+            message.role != model::Role::kTool && message.role != model::Role::kAssistant;
+        TRY(message.parts, parse_content(*content, member_path(path, "content"), required));
     }
     TRY(message.name, optional_string(from, "name", path));
     TRY(message.tool_call_id, optional_string(from, "tool_call_id", path));
@@ -213,7 +203,7 @@ Result<model::Message> parse_message(const Json& from, const std::string& path,
         return unsupported(member_path(path, "prefix"),
                            "continuing an assistant message is not supported.");
     }
-    note_ignored(from, ignored);
+    note_unknown(from, ignored);
     return message;
 }
 

@@ -89,7 +89,10 @@ void write_chat_logprobs(JsonWriter& w, const std::vector<model::TokenLogprob>& 
 void write_choice_logprobs(JsonWriter& w, const std::vector<model::TokenLogprob>& content,
                            const std::vector<model::TokenLogprob>& refusal) {
     w.begin_object().key("content");
-    write_chat_logprobs(w, content);
+    if (content.empty() && !refusal.empty())
+        w.null();
+    else
+        write_chat_logprobs(w, content);
     w.key("refusal");
     if (refusal.empty())
         w.null();

@@ -15,17 +15,6 @@ namespace {
 constexpr std::string_view kBillingHeader = "x-anthropic-billing-header:";
 constexpr std::size_t kMaxNameBytes = 256;
 
-void note_once(std::string name, std::vector<std::string>& ignored) {
-    if (std::ranges::find(ignored, name) == ignored.end()) note_ignored(name, ignored);
-}
-
-Result<std::string> required_string(const Json& object, std::string_view name,
-                                    const std::string& path) {
-    const Json* value = given(object, name);
-    if (value == nullptr) return missing(member_path(path, name));
-    return read_string(*value, member_path(path, name));
-}
-
 Result<std::string> block_type(const Json& block, const std::string& path) {
     if (!block.is_object()) return wrong_type(block, path, "an object");
     return required_string(block, "type", path);
@@ -35,12 +24,6 @@ Result<std::string> block_type(const Json& block, const std::string& path) {
 // goes on without an attachment whose type it reads in such a path.
 std::string source_place(const std::string& path, std::string_view type) {
     return member_path(member_path(path, type), "source");
-}
-
-Result<std::string> file_id_of(const Json& source, const std::string& path) {
-    TRY(std::string id, required_string(source, "file_id", path));
-    if (id.empty()) return bad_value(member_path(path, "file_id"), "expected the id of a file.");
-    return id;
 }
 
 Result<model::Part> parse_image(const Json& block, const std::string& path) {
@@ -65,7 +48,7 @@ Result<model::Part> parse_image(const Json& block, const std::string& path) {
     if (type == "file") {
         model::ImagePart image;
         image.path = member_path(source_path, "file_id");
-        TRY(image.file_id, file_id_of(*source, source_path));
+        TRY(image.file_id, read_file_id(*source, source_path));
         return model::Part(std::move(image));
     }
     return unsupported(source_path, fmt::format("image sources of type '{}' are not supported.",
@@ -106,7 +89,7 @@ Result<model::DocumentPart> document_source(const Json& source, std::string_view
             path, fmt::format("documents of type '{}' are not supported.", type.substr(0, 64)));
     }
     out.path = member_path(path, "file_id");
-    TRY(out.file_id, file_id_of(source, path));
+    TRY(out.file_id, read_file_id(source, path));
     return out;
 }
 
@@ -137,7 +120,9 @@ Result<void> parse_document(const Json& block, const std::string& path,
         out.emplace_back(model::TextPart{document_text(name, context, text)});
         return {};
     }
-    if (const Json* content = given(*source, "content"); type == "content" && content != nullptr) {
+    if (type == "content") {
+        const Json* content = given(*source, "content");
+        if (content == nullptr) return missing(member_path(source_path, "content"));
         out.emplace_back(model::TextPart{document_text(name, context, text_of(*content))});
         return add_images(*content, member_path(source_path, "content"), out);
     }
@@ -195,6 +180,11 @@ Result<model::Message> parse_tool_result(const Json& block, const std::string& p
     model::Message message;
     message.role = model::Role::kTool;
     TRY(message.tool_call_id, required_string(block, "tool_use_id", path));
+    if (const Json* error = given(block, "is_error")) {
+        TRY(const bool failed, read_bool(*error, member_path(path, "is_error")));
+        // No template has a place for it, and the text may not say so.
+        if (failed) message.parts.emplace_back(model::TextPart{"[The tool failed.]\n"});
+    }
     const Json* content = given(block, "content");
     if (content == nullptr) return message;
     const std::string content_path = member_path(path, "content");
@@ -216,7 +206,7 @@ Result<model::Message> parse_tool_result(const Json& block, const std::string& p
             TRY(std::string name, optional_string(piece, "tool_name", piece_path));
             message.parts.emplace_back(model::TextPart{std::move(name)});
         } else {
-            note_once("messages[].content[]." + type.substr(0, 32), ignored);
+            note_ignored("messages[].content[]." + type.substr(0, 32), ignored);
         }
     }
     return message;
@@ -254,8 +244,9 @@ Result<void> parse_assistant_block(const Json& block, const std::string& path, c
         message.tool_calls.push_back(std::move(call));
         return {};
     }
-    TRY(const bool known, content_block(block, type, path, true, message.parts));
-    if (!known) note_once("messages[].content[]." + type.substr(0, 32), ignored);
+    // An earlier turn: nobody can take it back.
+    TRY(const bool known, content_block(block, type, path, false, message.parts));
+    if (!known) note_ignored("messages[].content[]." + type.substr(0, 32), ignored);
     return {};
 }
 
@@ -303,7 +294,8 @@ Result<void> parse_user(const Json& content, const std::string& path, model::Req
         }
         // What stands beside results is what tools have given: Claude Code's Read of a PDF.
         TRY(const bool known, content_block(block, type, block_path, !has_results, message.parts));
-        if (!known) note_once("messages[].content[]." + type.substr(0, 32), request.ignored_fields);
+        if (!known)
+            note_ignored("messages[].content[]." + type.substr(0, 32), request.ignored_fields);
     }
     if (!message.parts.empty() || !has_results) request.messages.push_back(std::move(message));
     return {};
@@ -341,7 +333,7 @@ Result<model::Message> parse_system(const Json& value, const std::string& path,
     const auto add = [&](std::string text) {
         if (text.starts_with(
                 kBillingHeader)) {  // its line only: somebody may have joined the blocks
-            note_once("system[].billing_header", ignored);
+            note_ignored("system[].billing_header", ignored);
             const auto line = text.find('\n');
             text.erase(0, line == std::string::npos ? line : line + 1);
         }
@@ -385,7 +377,7 @@ Result<void> parse_tools(const Json& value, model::Request& request) {
         if (!from.is_object()) return wrong_type(from, tool_path, "an object");
         TRY(const std::string type, optional_string(from, "type", tool_path));
         if (is_server_tool(type)) {
-            note_once("tools[]." + type.substr(0, 40), request.ignored_fields);
+            note_ignored("tools[]." + type.substr(0, 40), request.ignored_fields);
             continue;
         }
         model::Tool tool;

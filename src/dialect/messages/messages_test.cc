@@ -125,6 +125,27 @@ TEST_F(MessagesTest, Golden) {
     }
 }
 
+TEST_F(MessagesTest, AToolThatFailedIsSaid) {
+    const auto result = [&](std::string_view members) {
+        auto create = parse(
+            fmt::format(R"({{"model":"m","max_tokens":9,"messages":[{{"role":"user","content":[{{)"
+                        R"("type":"tool_result","tool_use_id":"c",{}}}]}}]}})",
+                        members));
+        EXPECT_TRUE(create.ok()) << create.error().message;
+        std::string text;
+        for (const model::Part& part : create->request.messages.at(0).parts)
+            text += std::get<model::TextPart>(part).text;
+        return text;
+    };
+    EXPECT_EQ(result(R"("content":"no such file","is_error":true)"),
+              "[The tool failed.]\nno such file");
+    EXPECT_EQ(result(R"("content":"ok","is_error":false)"), "ok");
+    EXPECT_EQ(result(R"("is_error":true)"), "[The tool failed.]\n");
+    EXPECT_FALSE(parse(R"({"model":"m","max_tokens":9,"messages":[{"role":"user","content":[)"
+                       R"({"type":"tool_result","tool_use_id":"c","is_error":"yes"}]}]})")
+                     .ok());
+}
+
 TEST_F(MessagesTest, ARefusalBesideACallIsACall) {
     const std::vector<model::Event> events{
         model::Start{}, model::TextDelta{.text = "No", .refusal = true},

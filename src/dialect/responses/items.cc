@@ -16,13 +16,6 @@
 namespace nereid::dialect::responses {
 namespace {
 
-Result<std::string> required_string(const Json& object, std::string_view name,
-                                    const std::string& path) {
-    const Json* value = given(object, name);
-    if (value == nullptr) return missing(member_path(path, name));
-    return read_string(*value, member_path(path, name));
-}
-
 std::string type_of(const Json& item) {
     const Json* type = item.find("type");
     if (type != nullptr && type->is_string()) return type->as_string();
@@ -37,8 +30,7 @@ Result<model::Part> input_image(const Json& part, const std::string& path) {
         if (given(part, "file_id") == nullptr) return missing(url_path);
         model::ImagePart stored;
         stored.path = member_path(path, "file_id");
-        TRY(stored.file_id, optional_string(part, "file_id", path));
-        if (stored.file_id.empty()) return bad_value(stored.path, "expected the id of a file.");
+        TRY(stored.file_id, read_file_id(part, path));
         TRY(stored.detail, optional_string(part, "detail", path));
         return model::Part(std::move(stored));
     }
@@ -77,14 +69,6 @@ Result<std::optional<model::Part>> content_part(const Json& part, const std::str
     return std::optional<model::Part>();  // encrypted or future parts: nothing to show a model
 }
 
-bool is_attachment(const Json& part) {
-    const Json* type = part.find("type");
-    return type != nullptr && type->is_string() &&
-           (type->as_string() == "input_file" || type->as_string() == "input_image" ||
-            type->as_string() == "input_audio" || type->as_string() == "image_url" ||
-            type->as_string() == "file");
-}
-
 // `required`: of the attachments.
 Result<std::vector<model::Part>> content_of(const Json* content, const std::string& path,
                                             bool required) {
@@ -119,10 +103,6 @@ std::string joined_text(const Json* parts) {
         text += t->as_string();
     }
     return text;
-}
-
-void note_once(std::string name, std::vector<std::string>& ignored) {
-    if (std::ranges::find(ignored, name) == ignored.end()) note_ignored(name, ignored);
 }
 
 std::string id_of(const Json& item) {
@@ -241,7 +221,7 @@ Result<void> MessageBuilder::add(const Json& item, const std::string& path) {
     if (type == "item_reference")
         return err(Code::kNotFound,
                    fmt::format("Item '{}' was not found.", id_of(item).substr(0, 64)), path);
-    note_once("input[]." + type.substr(0, 40), request_.ignored_fields);
+    note_ignored("input[]." + type.substr(0, 40), request_.ignored_fields);
     return {};
 }
 
@@ -313,7 +293,7 @@ Result<void> MessageBuilder::output(const Json& item, const std::string& path) {
         out.tool_call_id = id_of(item);  // it has no other
     if (out.tool_call_id.empty()) {
         // The SDK's types allow it; whose output it is nobody can tell.
-        note_once("input[].output_without_call_id", request_.ignored_fields);
+        note_ignored("input[].output_without_call_id", request_.ignored_fields);
         return {};
     }
     const Json* content = given(item, "output");
