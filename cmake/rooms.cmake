@@ -166,6 +166,7 @@ function(nereid_test_environment test)
     UBSAN_OPTIONS=print_stacktrace=1
     "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:external_symbolizer_path=/usr/bin/llvm-symbolizer-19"
     NEREID_BINARY=${CMAKE_BINARY_DIR}/bin/nereid
+    NEREID_LLAMA_SOURCE=${NEREID_LLAMA_SOURCE}
     NEREID_MODEL=${NEREID_CACHE}/models/SmolLM2-135M-Instruct.Q4_1.gguf)
 endfunction()
 

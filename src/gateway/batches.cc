@@ -18,6 +18,7 @@ namespace {
 constexpr char kBatchKind[] = "batch";
 constexpr std::size_t kMaxLines = 50'000;
 constexpr std::int64_t kDay = 24 * 3600;
+constexpr char kJsonLines[] = "application/jsonl";
 constexpr std::array kEndpoints{"/v1/chat/completions", "/v1/completions", "/v1/embeddings",
                                 "/v1/responses"};
 
@@ -260,7 +261,9 @@ class BatchWork {
         const auto file = [&](std::string_view member, std::string text, const char* name) {
             if (text.empty()) return;
             NewFile made =
-                make_file(x, make_id("file", tools_.prng), name, "batch_output", std::move(text));
+                make_file(x, make_id("file", tools_.prng),
+                          {.filename = name, .purpose = "batch_output", .media_type = kJsonLines},
+                          std::move(text));
             batch_.set(member, made.id);
             for (auto& change : made.changes) changes.push_back(std::move(change));
         };

@@ -1,12 +1,16 @@
 #include "gateway/endpoints.h"
 
+#include <limits>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
 #include "base/json.h"
 #include "base/utf8.h"
 #include "dialect/openai_error.h"
+#include "gateway/json_list.h"
 #include "gateway/token_plan.h"
 #include "model/attachments.h"
 
@@ -14,6 +18,8 @@ namespace nereid::gateway {
 namespace {
 
 namespace chat = dialect::chat;
+
+constexpr std::uint32_t kMostModels = 1000;  // on a page; Anthropic's bound
 
 std::unexpected<Error> invalid(std::string message, std::string param) {
     return err(Code::kInvalidArgument, std::move(message), std::move(param));
@@ -142,7 +148,22 @@ io::Task<void> answer(Exchange& x, Result<std::string> body) {
 }  // namespace
 
 io::Task<void> serve_models(Exchange& x, const ShardModels& models) {
-    return x.send_json(200, chat::models_body(models.cards(x.options())));
+    const auto cards = models.cards(x.options());
+    const std::string_view query = x.http().query;
+    auto page = read_page(query, false, kMostModels);
+    if (!page.ok()) return x.fail(std::move(page.error()));
+    // OpenAI's clients do not ask for a second page.
+    if (!query_value(query, "limit")) page->limit = std::numeric_limits<std::uint32_t>::max();
+    const std::vector<std::string_view> ids = [&] {
+        std::vector<std::string_view> out;
+        for (const auto& card : cards) out.push_back(card.id);
+        return out;
+    }();
+    auto range = range_of(ids, *page);
+    if (!range.ok()) return x.fail(std::move(range.error()));
+    return x.send_json(
+        200, chat::models_body(std::span(cards).subspan(range->begin, range->end - range->begin),
+                               range->has_more));
 }
 
 io::Task<void> serve_model(Exchange& x, const ShardModels& models, std::string_view id) {

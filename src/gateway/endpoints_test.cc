@@ -39,6 +39,53 @@ TEST_F(Endpoints, Models) {
     auto none = get("/v1/models/nope");
     EXPECT_EQ(none->status(), 404);
     EXPECT_EQ(at(none->json(), "error.code"), Json("model_not_found"));
+    EXPECT_EQ(none->header("request-id"), "");
+}
+
+TEST_F(Endpoints, ModelsInPages) {
+    start();
+    const auto page = [&](std::string_view query) {
+        const Json list = get(fmt::format("/v1/models?{}", query))->json();
+        std::string out;
+        for (std::size_t i = 0; i < at(list, "data").size(); ++i)
+            out += at(list, fmt::format("data.{}.id", i)).as_string() + " ";
+        return out + (at(list, "has_more") == Json(true) ? "+" : ".");
+    };
+    EXPECT_EQ(page(""), "m default t .");
+    EXPECT_EQ(page("limit=1000"), "m default t .");
+    EXPECT_EQ(page("limit=2"), "m default +");
+    EXPECT_EQ(page("limit=1&after_id=m"), "default +");
+    EXPECT_EQ(page("limit=1&after_id=default"), "t .");
+    EXPECT_EQ(page("after_id=t"), ".");
+    EXPECT_EQ(page("limit=1&before_id=t"), "default +");
+    EXPECT_EQ(page("limit=2&before_id=t"), "m default .");
+    EXPECT_EQ(get("/v1/models?after_id=nope")->status(), 404);
+    EXPECT_EQ(get("/v1/models?limit=0")->status(), 400);
+    EXPECT_EQ(get("/v1/models?after_id=m&before_id=t")->status(), 400);
+}
+
+TEST_F(Endpoints, SharedPathsAnswerAnthropicsClientsInTheirShape) {
+    start();
+    const auto ask = [&](std::string_view path, std::string_view headers) {
+        auto c = client();
+        c->get(path, headers);
+        loop.settle();
+        return c;
+    };
+    constexpr std::string_view kClaude = "anthropic-version: 2023-06-01\r\n";
+    EXPECT_FALSE(ask("/v1/models", kClaude)->header("request-id").empty());
+    for (const char* path : {"/v1/models/nope", "/v1/files/nope", "/v1/files/nope/content",
+                             "/v1/models?limit=x", "/v1/nothing"}) {
+        auto theirs = ask(path, kClaude);
+        EXPECT_EQ(at(theirs->json(), "type"), Json("error")) << theirs->raw;
+        EXPECT_EQ(at(theirs->json(), "request_id"), Json(theirs->header("request-id")));
+        EXPECT_EQ(theirs->header("openai-version"), "");
+        auto ours = ask(path, "");
+        EXPECT_EQ(ours->status(), theirs->status());
+        EXPECT_EQ(at(ours->json(), "type"), Json()) << ours->raw;
+        EXPECT_EQ(ours->header("request-id"), "");
+    }
+    EXPECT_EQ(at(ask("/v1/responses/nope", kClaude)->json(), "type"), Json());
 }
 
 TEST_F(Endpoints, Tokenize) {

@@ -21,11 +21,11 @@ std::int64_t ceil_seconds(Duration d) {
     return std::max<std::int64_t>(1, (d + 1s - Duration{1}) / 1s);
 }
 
-// The official SDKs obey x-should-retry first, then retry-after-ms, then retry-after.
-// `spent`: output was made that would be made again.
+// The official SDKs obey x-should-retry first, then retry-after-ms, then retry-after. They repeat
+// 409, 429 and 5xx unless they are told not to. `spent`: output was made that would be made again.
 void add_retry_headers(io::Headers& headers, const Error& error, int status, Duration retry_after,
                        bool spent) {
-    if (status < 500 && status != 429) return;
+    if (status < 500 && status != 429 && status != 409) return;
     const bool retry = code_info(error.code).retryable && !spent;
     headers.add("x-should-retry", retry ? "true" : "false");
     if (!retry || (status != 429 && status != 503 && status != 529)) return;
@@ -80,11 +80,16 @@ Result<void> Exchange::admit() {
     return {};
 }
 
+bool Exchange::speaks_messages() const {
+    return gateway::speaks_messages(record.route, http_.path,
+                                    !http_.headers.get("anthropic-version").empty());
+}
+
 io::Headers Exchange::headers(std::string_view content_type) const {
     io::Headers h;
     h.add("content-type", content_type);
     h.add("x-request-id", record.id);
-    if (speaks_messages(record.route) || is_messages_path(http_.path)) {
+    if (speaks_messages()) {
         h.add("request-id", record.id);
     } else {
         h.add("openai-version", kApiVersion);
@@ -97,7 +102,7 @@ io::Headers Exchange::headers(std::string_view content_type) const {
             .limit = key_->max_concurrency,
             .remaining = std::max<std::int64_t>(0, key_->max_concurrency - used),
             .reset = used < key_->max_concurrency ? Duration{0} : options().retry_after};
-        add_rate_limits(h, std::span(&limit, 1), speaks_messages(record.route), loop_.wall_now());
+        add_rate_limits(h, std::span(&limit, 1), speaks_messages(), loop_.wall_now());
     }
     if (core_.admission.draining()) h.add("connection", "close");
     return h;
@@ -114,7 +119,7 @@ io::Task<void> Exchange::send_json(int status, std::string body) {
 }
 
 io::Task<void> Exchange::fail(Error error) {
-    const bool messages = speaks_messages(record.route);
+    const bool messages = speaks_messages();
     const int status =
         messages ? dialect::messages::error_status(error) : code_info(error.code).http_status;
     ended_as(code_info(error.code).name);
@@ -129,7 +134,7 @@ io::Task<void> Exchange::fail(Error error) {
 
 std::string Exchange::error_json(int status, std::string_view message,
                                  std::string_view code) const {
-    if (!is_messages_path(http_.path))
+    if (!speaks_messages())
         return dialect::openai_error_json(message, "invalid_request_error", code);
     return dialect::messages::error_body(dialect::messages::error_type(status), message, record.id);
 }

@@ -50,16 +50,18 @@ class Exchange {
     Result<void> admit();
     void drop_slot() { ticket_.release(); }
 
+    // Whether the answer's headers and errors are Anthropic's; else they are OpenAI's.
+    bool speaks_messages() const;
+
     // Headers that every response carries.
     io::Headers headers(std::string_view content_type) const;
     // The whole response in one write. A client that is gone is noted in the record.
     io::Task<void> send(int status, io::Headers headers, std::string body);
     io::Task<void> send_json(int status, std::string body);
-    // The error in the route's own shape, with its status and retry hints; nothing may have been
+    // The error in the request's own shape, with its status and retry hints; nothing may have been
     // sent before.
     io::Task<void> fail(Error error);
-    // The body of an error that has no Code: in the shape of the path's dialect. `code` is for
-    // OpenAI's.
+    // The body of an error that has no Code, in the same shape. `code` is for OpenAI's.
     std::string error_json(int status, std::string_view message, std::string_view code) const;
 
     // What fail() has said, if it was called.

@@ -214,18 +214,12 @@ io::Task<void> create(Exchange& x, ShardTools tools) {
 io::Task<void> list(Exchange& x) {
     auto page = read_page(x.http().query, true);
     if (!page.ok()) co_return co_await x.fail(std::move(page.error()));
-    const std::string after = query_value(x.http().query, "after_id").value_or("");
-    const std::string before = query_value(x.http().query, "before_id").value_or("");
-    if (!after.empty() && !before.empty()) {
-        co_return co_await x.fail(
-            {Code::kInvalidArgument, "Give `after_id` or `before_id`, not both.", "before_id"});
-    }
     // Newest first; before_id: those next to it that are newer.
     store::ListQuery query{.kind = kBatchKind,
                            .tenant = x.record.key,
                            .parent = {},
-                           .after = before.empty() ? after : before};
-    query.newest_first = before.empty();
+                           .after = page->before.empty() ? page->after : page->before};
+    query.newest_first = page->before.empty();
     query.limit = page->limit + 1;
     auto found = co_await x.core().records->list(x.loop(), query);
     if (!found.ok()) co_return co_await x.fail(std::move(found.error()));
@@ -236,7 +230,7 @@ io::Task<void> list(Exchange& x) {
         auto object = Json::parse(shown(x, *std::move(b)));
         if (object.ok()) data.push_back(*std::move(object));
     }
-    if (!before.empty()) std::ranges::reverse(data);
+    if (!page->before.empty()) std::ranges::reverse(data);
     co_await x.send_json(200, list_object(data, found->size() > page->limit));
 }
 

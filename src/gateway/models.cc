@@ -75,7 +75,7 @@ ShardModels::ShardModels(const std::vector<ModelEntry>& entries, const ShardCont
         ShardModel m;
         m.entry = &entry;
         if (entry.text.chat_template) {
-            m.family = text::detect_family(entry.text.chat_template->source());
+            m.family = entry.text.chat_template->family();
             m.marker_tokens = text::marker_tokens(m.family, *entry.text.tokenizer);
         }
         if (entry.worker)

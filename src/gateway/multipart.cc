@@ -63,6 +63,14 @@ Result<FormPart> read_headers(std::string_view part) {
         const std::string_view line = part.substr(0, end);
         part.remove_prefix(end + 2);
         if (line.empty()) break;
+        constexpr std::string_view kType = "content-type:";
+        if (lower(line).starts_with(kType)) {
+            std::string_view type = line.substr(kType.size());
+            type = type.substr(0, type.find(';'));
+            while (type.starts_with(' ') || type.starts_with('\t')) type.remove_prefix(1);
+            while (type.ends_with(' ') || type.ends_with('\t')) type.remove_suffix(1);
+            out.media_type = std::string(type);
+        }
         if (!lower(line).starts_with("content-disposition:")) continue;
         out.name = unescaped(parameter(line, "name"));
         out.filename = unescaped(parameter(line, "filename"));

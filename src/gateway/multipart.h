@@ -11,8 +11,9 @@ namespace nereid::gateway {
 
 struct FormPart {
     std::string name;
-    std::string filename;   // empty = a plain field
-    std::string_view body;  // a view into the body
+    std::string filename;    // empty = a plain field
+    std::string media_type;  // without its parameters; empty = none was said
+    std::string_view body;   // a view into the body
 };
 
 // kInvalidArgument: no multipart/form-data with a boundary, or a body that is not framed by it.

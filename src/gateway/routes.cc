@@ -153,7 +153,7 @@ bool is_messages_path(std::string_view path) {
     return path.empty() || path.front() == '/' || path.front() == '?';
 }
 
-bool speaks_messages(Route route) {
+bool speaks_messages(Route route, std::string_view path, bool anthropic_version) {
     switch (route) {
         case Route::kMessages:
         case Route::kCountTokens:
@@ -162,6 +162,13 @@ bool speaks_messages(Route route) {
         case Route::kMessageBatchCancel:
         case Route::kMessageBatchResults:
             return true;
+        case Route::kModels:
+        case Route::kModel:
+        case Route::kFiles:
+        case Route::kFile:
+        case Route::kFileContent:
+        case Route::kUnknown:
+            return anthropic_version || is_messages_path(path);
         default:
             return false;
     }

@@ -55,9 +55,11 @@ std::string_view to_string(Route route);
 // Whether the route answers without a key. Health, readiness and metrics are for machines of the
 // operator and name neither keys nor prompts.
 bool needs_key(Route route);
-// Whether errors of this route are in Anthropic's shape; else in OpenAI's.
-bool speaks_messages(Route route);
-// The same of a path or target that may be no route.
+// Whether a request's headers and errors are in Anthropic's shape; else in OpenAI's. Files and
+// models have one path for both, and a path may be none of ours: there it is whoever sends an
+// `anthropic-version`.
+bool speaks_messages(Route route, std::string_view path, bool anthropic_version);
+// Whether a path or target is below Messages, though it may be no route.
 bool is_messages_path(std::string_view path);
 
 struct RouteMatch {

@@ -48,6 +48,19 @@ TEST(Routes, Table) {
     EXPECT_EQ(match_route("POST", "/health").allow, "GET, HEAD");
 }
 
+TEST(Routes, SharedPathsSpeakAsTheirCallerDoes) {
+    for (const bool versioned : {false, true}) {
+        EXPECT_TRUE(speaks_messages(Route::kMessages, "/anthropic/v1/messages", versioned));
+        EXPECT_TRUE(speaks_messages(Route::kUnknown, "/v1/messages/x", versioned));
+        EXPECT_FALSE(speaks_messages(Route::kChat, "/v1/chat/completions", versioned));
+        EXPECT_FALSE(speaks_messages(Route::kResponse, "/v1/responses/x", versioned));
+        EXPECT_EQ(speaks_messages(Route::kUnknown, "/v1/messagesx", versioned), versioned);
+        for (const Route shared :
+             {Route::kModels, Route::kModel, Route::kFiles, Route::kFile, Route::kFileContent})
+            EXPECT_EQ(speaks_messages(shared, "/v1/x", versioned), versioned);
+    }
+}
+
 TEST(Routes, NamesDiffer) {
     std::set<std::string_view> names;
     for (std::size_t i = 0; i < kRouteCount; ++i) names.insert(to_string(static_cast<Route>(i)));

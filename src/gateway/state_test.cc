@@ -382,6 +382,7 @@ TEST_F(StateTest, ARepeatedRequestRunsOnceAndOutlivesItsClients) {
     EXPECT_EQ(worker.jobs.size(), 1u);
     auto other = post("/v1/chat/completions", chat_body(",\"seed\":1"), "idempotency-key: k1\r\n");
     EXPECT_EQ(other->status(), 409);
+    EXPECT_EQ(other->header("x-should-retry"), "false");  // SDKs repeat a 409 otherwise
 }
 
 TEST_F(StateTest, ARepeatedRequestThatNobodyWantsIsAborted) {
@@ -558,7 +559,7 @@ TEST(Multipart, ReadsParts) {
     const std::string body =
         "--b\r\nContent-Disposition: form-data; name=\"purpose\"\r\n\r\nbatch\r\n--b\r\n"
         "content-disposition: form-data; filename=\"a\\\"b; name=x\"; name=\"file\"\r\n"
-        "content-type: text/plain\r\n\r\n1\r\n--c\r\n\r\n--b--\r\n";
+        "content-type: text/plain ; charset=utf-8\r\n\r\n1\r\n--c\r\n\r\n--b--\r\n";
     const auto parts = parse_multipart("multipart/form-data; boundary=b", body);
     ASSERT_TRUE(parts.ok()) << parts.error().message;
     ASSERT_EQ(parts->size(), 2u);
@@ -566,6 +567,8 @@ TEST(Multipart, ReadsParts) {
     EXPECT_EQ((*parts)[0].body, "batch");
     EXPECT_EQ((*parts)[1].filename, "a\"b; name=x");
     EXPECT_EQ((*parts)[1].body, "1\r\n--c\r\n");
+    EXPECT_EQ((*parts)[0].media_type, "");
+    EXPECT_EQ((*parts)[1].media_type, "text/plain");
     for (std::size_t cut = 0; cut + 4 < body.size(); ++cut)
         EXPECT_FALSE(parse_multipart("multipart/form-data; boundary=b", body.substr(0, cut)).ok());
     EXPECT_FALSE(parse_multipart("multipart/form-data", body).ok());
@@ -587,11 +590,20 @@ TEST(Pages, OfAList) {
             R"("data":[{"id":"i4"},{"id":"i3"}],"first_id":"i4","last_id":"i3","has_more":true)"));
     EXPECT_THAT(ids("limit=2&order=asc&after=i3"), HasSubstr(R"("data":[{"id":"i4"}])"));
     EXPECT_EQ(ids("after=nope"), "error");
+    EXPECT_THAT(ids("limit=2&before_id=i1"),
+                HasSubstr(R"("data":[{"id":"i3"},{"id":"i2"}],"first_id":"i3")"));
+    EXPECT_THAT(ids("limit=3&before_id=i1"), HasSubstr(R"("has_more":false)"));
+    EXPECT_THAT(ids("limit=2&page=page_i3"), HasSubstr(R"("data":[{"id":"i2"},{"id":"i1"}])"));
+    EXPECT_THAT(list_object(items, true, true), HasSubstr(R"("next_page":"page_i4")"));
+    EXPECT_THAT(list_object(items, false, true), HasSubstr(R"("next_page":null)"));
+    EXPECT_FALSE(read_page("page=i3", true).ok());
+    EXPECT_FALSE(read_page("after_id=i3&before_id=i1", true).ok());
     EXPECT_FALSE(read_page("limit=0", true).ok());
     EXPECT_FALSE(read_page("order=up", true).ok());
     EXPECT_EQ(query_value("a=1&b=%2Fx+y&c", "b"), "/x y");
     EXPECT_EQ(query_value("a=1&c", "c"), "");
     EXPECT_EQ(query_value("a=1", "b"), std::nullopt);
+    EXPECT_EQ(query_values("a%5B%5D=1&b=2&a[]=3", "a[]"), (std::vector<std::string>{"1", "3"}));
 }
 
 }  // namespace

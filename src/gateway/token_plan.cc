@@ -333,9 +333,8 @@ std::vector<TokenId> encode_prompt(const text::Tokenizer& tokenizer, std::string
 Result<TokenCount> plan_count(model::Request request, const text::TextModel& text,
                               const model::EngineInfo& info) {
     const model::Namespace none{};
-    const text::Family family = text.chat_template
-                                    ? text::detect_family(text.chat_template->source())
-                                    : text::Family::kGeneric;
+    const text::Family family =
+        text.chat_template ? text.chat_template->family() : text::Family::kGeneric;
     const PlanInput in{.text = text, .info = info, .kv_namespace = none, .family = family};
     TRY_VOID(check(request, in));
     TRY_VOID(check_images(request, info));

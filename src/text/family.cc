@@ -33,8 +33,10 @@ std::string_view name_of(Family family) {
 // Ordered from the most particular sign to the least: several templates mention <tool_call>.
 Family detect_family(std::string_view t) {
     const auto has = [t](std::string_view sign) { return t.find(sign) != std::string_view::npos; };
-    if (has("<\xEF\xBD\x9C"
-            "DSML\xEF\xBD\x9C"))
+    // V4's templates write the mark without its bracket; V3.2 has another block of calls.
+    if (has("\xEF\xBD\x9C"
+            "DSML\xEF\xBD\x9C") &&
+        !has("function_calls"))
         return Family::kDeepSeek4;
     if (has("tool\xE2\x96\x81"
             "calls\xE2\x96\x81"

@@ -1,8 +1,9 @@
 // Family: the notation in which a model writes reasoning and tool calls.
 //
-// It is found from the chat template, since that is where a model's makers wrote the notation down;
-// a template that has none (or no template) gives kGeneric: we tell the model Hermes' form in the
-// system message ourselves. Pure; a search through the template.
+// Its signs are found in the chat template, since that is where a model's makers wrote the notation
+// down, and are proven by rendering a call and reading it back (gguf/chat_template). Where no parser
+// of ours reads what a template shows, or there is no template: kGeneric, and we tell the model
+// Hermes' form in the system message ourselves. Pure; a search through the template.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,7 @@ enum class Family : std::uint8_t {
     kDeepSeek4,  // <｜DSML｜tool_calls> ... (DeepSeek V4, V4.1; rendered by deepseek-recipe)
 };
 std::string_view name_of(Family family);
-Family detect_family(std::string_view chat_template);
+Family detect_family(std::string_view chat_template);  // by its signs
 
 // The name under which a tool is shown to the model and called by it: tools of a namespace are
 // `namespace__name`, others keep theirs. Names are what the model sees only; events carry name and

@@ -1,5 +1,6 @@
 #include "text/placement.h"
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -71,9 +72,40 @@ class Placer {
     std::vector<model::Part> waiting_;
 };
 
+// Each call in a turn of its own, its results behind it; results of no call stay at the end.
+std::vector<Message> with_single_calls(std::vector<Message> messages) {
+    std::vector<Message> out;
+    for (auto at = messages.begin(); at != messages.end();) {
+        Message& said = *at++;
+        if (said.tool_calls.size() < 2) {
+            out.push_back(std::move(said));
+            continue;
+        }
+        const auto results_end = std::find_if(
+            at, messages.end(), [](const Message& m) { return m.role != Role::kTool; });
+        std::vector<Message> results(std::make_move_iterator(at),
+                                     std::make_move_iterator(results_end));
+        at = results_end;
+        for (model::ToolCall& call : std::exchange(said.tool_calls, {})) {
+            Message turn = std::exchange(said, Message{.role = Role::kAssistant, .parts = {}});
+            const std::string id = call.id;
+            turn.tool_calls.push_back(std::move(call));
+            out.push_back(std::move(turn));
+            std::vector<Message> others;
+            for (Message& result : results)
+                (result.tool_call_id == id ? out : others).push_back(std::move(result));
+            results = std::move(others);
+        }
+        for (Message& result : results) out.push_back(std::move(result));
+    }
+    return out;
+}
+
 }  // namespace
 
 std::vector<Message> placed(std::vector<Message> messages, const Placement& placement) {
+    if (placement.one_call) messages = with_single_calls(std::move(messages));
+    if (!placement.one_system && !placement.one_user) return messages;
     Placer placer(placement);
     for (Message& message : messages) placer.add(std::move(message));
     return placer.take();

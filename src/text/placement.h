@@ -11,12 +11,14 @@ namespace nereid::text {
 struct Placement {
     bool one_system = false;  // a system message is the first, or is not
     bool one_user = false;    // no two of the user's turns in a row
-    bool any() const { return one_system || one_user; }
+    bool one_call = false;    // no two calls in a turn
+    bool any() const { return one_system || one_user || one_call; }
 };
 
 // The same said so that such a template shows it. System and developer messages at the beginning
 // become one; a later one becomes part of the user's turn before it, or of the next one. What was
-// said of a conversation stays as it is when the conversation goes on (case A73).
+// said of a conversation stays as it is when the conversation goes on (case A73). A turn of several
+// calls becomes as many, each with its results behind it.
 std::vector<model::Message> placed(std::vector<model::Message> messages,
                                    const Placement& placement);
 

@@ -71,5 +71,31 @@ TEST(Placement, TheBeginningStays_A73) {
     }
 }
 
+// Calls are said by their ids, results by the id of theirs.
+TEST(Placement, OneCallATurn) {
+    const auto call = [](std::string id) {
+        return model::ToolCall{.id = std::move(id), .name = "f", .arguments = "{}"};
+    };
+    const auto result = [](std::string id) {
+        Message m{.role = Role::kTool, .parts = {model::TextPart{"r" + id}}};
+        m.tool_call_id = std::move(id);
+        return m;
+    };
+    std::vector<Message> messages = read("u:q a:two");
+    messages[1].reasoning = "why";
+    messages[1].tool_calls = {call("1"), call("2"), call("3")};
+    for (const char* id : {"2", "1", "1", "9"}) messages.push_back(result(id));
+    for (Message& m : read("a:one u:next")) messages.push_back(m);
+    messages[6].tool_calls = {call("4")};
+    const auto out = placed(messages, {.one_call = true});
+    EXPECT_EQ(said(out), "u:q a:two t:r1 t:r1 a t:r2 a t:r9 a:one u:next");
+    EXPECT_EQ(out[1].reasoning, "why");
+    EXPECT_TRUE(out[4].reasoning.empty());
+    for (const Message& m : out) EXPECT_LE(m.tool_calls.size(), 1u);
+    EXPECT_EQ(out[4].tool_calls[0].id, "2");
+    EXPECT_EQ(out[6].tool_calls[0].id, "3");
+    EXPECT_EQ(said(placed(messages, {})), said(messages));
+}
+
 }  // namespace
 }  // namespace nereid::text

@@ -58,6 +58,8 @@ class ChatTemplate {
     // Whether tools can be shown: by the template itself or, where it has no place for them, in the
     // system message.
     virtual bool supports_tools() const = 0;
+    // How the model writes reasoning and calls, as far as this shows it.
+    virtual Family family() const { return detect_family(source()); }
 };
 
 // What a GGUF file says about its text side. Opening reads the vocabulary only (no weights), about

@@ -3,6 +3,7 @@
 import json
 import threading
 
+import anthropic
 import openai
 import pytest
 
@@ -115,8 +116,28 @@ def test_message_batch(scripted):
     assert results["b"].type == "errored" and results["b"].error.error.type == "not_found_error"
     assert batch.id in [b.id for b in claude.messages.batches.list()]
     claude.messages.batches.delete(batch.id)
-    with pytest.raises(Exception):
+    with pytest.raises(anthropic.NotFoundError):
         claude.messages.batches.retrieve(batch.id)
+
+
+def test_message_batch_is_cancelled(scripted):
+    claude = scripted.anthropic()
+    params = {"model": "scripted", "max_tokens": 1_000_000, "messages": [{"role": "user", "content": "say-forever"}]}
+    batch = claude.messages.batches.create(requests=[{"custom_id": f"c{i}", "params": params} for i in range(6)])
+    wait_for(lambda: scripted.metric_sum("nereid_engine_running") > 0, 20, "it runs")
+    with pytest.raises(anthropic.BadRequestError):
+        claude.messages.batches.delete(batch.id)    # not while it runs
+    told = claude.messages.batches.cancel(batch.id)
+    assert told.processing_status in ("canceling", "ended") and told.cancel_initiated_at
+    done = wait_for(lambda: (b := claude.messages.batches.retrieve(batch.id)).processing_status == "ended" and b, 30, "batch")
+    assert done.request_counts.model_dump() == {"processing": 0, "succeeded": 0, "errored": 0, "canceled": 6, "expired": 0}
+    assert done.cancel_initiated_at and done.ended_at
+    results = {r.custom_id: r.result.type for r in claude.messages.batches.results(batch.id)}
+    assert results == {f"c{i}": "canceled" for i in range(6)}
+    assert claude.messages.batches.cancel(batch.id).processing_status == "ended"
+    wait_for(lambda: scripted.metric_sum("nereid_engine_running") == 0, 20, "engine is free again")
+    with pytest.raises(anthropic.NotFoundError):
+        claude.messages.batches.cancel("msgbatch_none")
 
 
 # ---- Idempotency-Key
@@ -131,7 +152,8 @@ def test_repeated_request_gets_the_first_answer(scripted):
     # Who comes before it is kept joins what has just ended: the same bytes, but no replay.
     second = wait_for(lambda: (reply := ask(scripted, "key-1", "say-hi"))[1].get("idempotent-replayed") == "true" and reply, 20, "kept")
     assert first[0] == second[0] == 200 and first[2] == second[2] and json.loads(first[2])["id"].startswith("chatcmpl-")
-    assert ask(scripted, "key-1", "think-first")[0] == 409
+    status, headers, _ = ask(scripted, "key-1", "think-first")
+    assert status == 409 and headers["x-should-retry"] == "false"    # SDKs repeat a 409 otherwise
     assert ask(scripted, "key-2", "say-hi")[2] != first[2]
     streamed = [ask(scripted, "key-3", "say-hi", stream=True) for _ in range(2)]
     assert streamed[0][2] == streamed[1][2] and parse_events(streamed[0][2])[-1][1] == "[DONE]"

@@ -161,6 +161,26 @@ def test_models_list_satisfies_both_sdks(scripted, claude):
     assert claude.models.retrieve("scripted").display_name
 
 
+def test_models_in_pages_and_with_their_limits(scripted, claude):
+    whole = scripted.client().models.list()
+    ids = [m.id for m in whole.data]
+    assert len(ids) > 1 and whole.has_more is False
+    first = claude.models.list(limit=1)
+    assert [m.id for m in first.data] == ids[:1] and first.has_more and first.last_id == ids[0]
+    assert [m.id for m in first] == ids, "the SDK goes on page by page"
+    assert [m.id for m in claude.models.list(after_id=ids[0]).data] == ids[1:]
+    before = claude.models.list(limit=1, before_id=ids[-1])
+    assert [m.id for m in before.data] == ids[-2:-1]
+    model = claude.models.retrieve("scripted")
+    assert model.max_input_tokens == model.max_tokens == 2_000_000 and model.lifecycle == "active"
+    assert json.loads(scripted.request("GET", "/v1/models/scripted")[2])["capabilities"]["limits"]["context_tokens"] == 2_000_000    # ours stay
+    assert claude.models.with_raw_response.list().headers["request-id"]
+    assert [m.id for m in claude.beta.models.list(limit=1)] == ids and claude.beta.models.retrieve("scripted").max_tokens == 2_000_000
+    with pytest.raises(anthropic.NotFoundError) as none:
+        claude.models.retrieve("nope")
+    assert none.value.body["type"] == "error" and none.value.request_id == none.value.body["request_id"]
+
+
 @pytest.mark.parametrize("change, param", [
     ({"max_tokens": None}, "max_tokens"), ({"max_tokens": 0}, "max_tokens"), ({"messages": "x"}, "messages"),
     ({"messages": [{"role": "wizard", "content": "x"}]}, "messages[0].role"),

@@ -200,6 +200,22 @@ def test_background_stream_is_resumable(scripted, oai):
     assert check_stream(parse_events(live))["status"] == "completed"
 
 
+def test_the_sdk_resumes_a_background_stream(oai):
+    whole = list(oai.responses.create(model="scripted", input="say-slowly", background=True, stream=True))
+    id = whole[0].response.id
+    assert whole[-1].type == "response.completed" and [e.sequence_number for e in whole] == list(range(len(whole)))
+    for after in (0, 4, len(whole) - 2):
+        rest = list(oai.responses.retrieve(id, stream=True, starting_after=after))
+        assert [e.to_dict() for e in rest] == [e.to_dict() for e in whole[after + 1:]]
+    # While it runs: the first events are read, the connection is given up, the SDK goes on behind them.
+    running = oai.responses.create(model="scripted", input="say-slowly", background=True, stream=True)
+    first = [next(running) for _ in range(3)]
+    running.close()
+    rest = list(oai.responses.retrieve(first[0].response.id, stream=True, starting_after=first[-1].sequence_number))
+    assert [e.sequence_number for e in first + rest] == list(range(len(first) + len(rest)))
+    assert rest[-1].response.output_text == whole[-1].response.output_text != ""
+
+
 def test_cancel(oai):
     made = create(oai, "say-forever", background=True)
     wait_for(lambda: oai.responses.retrieve(made.id).status == "in_progress", 20, "in_progress")

@@ -114,6 +114,25 @@ def test_logprobs(client):
     assert len({e.top_logprobs[0].token for e in entries}) > 1    # A47
 
 
+def test_logit_bias(server, client):
+    token = json.loads(server.request("POST", "/tokenize", {"prompt": " sea"})[2])["tokens"]
+    assert len(token) == 1
+    def ask(bias):
+        return client.chat.completions.create(model="default", messages=NYMPH, max_tokens=4, temperature=0, logit_bias=bias).choices[0].message.content
+    assert ask({str(token[0]): 100}) == " sea" * 4 != ask({str(token[0]): -100})
+
+
+def test_reasoning_is_counted_apart(scripted):
+    oai, messages = scripted.client(), [{"role": "user", "content": "think-first"}]
+    chat = oai.chat.completions.create(model="scripted", messages=messages).usage
+    assert 0 < chat.completion_tokens_details.reasoning_tokens < chat.completion_tokens
+    last = list(oai.chat.completions.create(model="scripted", messages=messages, stream=True, stream_options={"include_usage": True}))[-1]
+    assert last.usage == chat
+    responses = oai.responses.create(model="scripted", input="think-first").usage
+    assert responses.output_tokens_details.reasoning_tokens == chat.completion_tokens_details.reasoning_tokens
+    assert responses.output_tokens == chat.completion_tokens
+
+
 def test_sdk_stream_helper(client):
     with client.chat.completions.stream(model="default", messages=NYMPH, temperature=0, stop=[","], max_tokens=200) as stream:
         kinds = {event.type for event in stream}

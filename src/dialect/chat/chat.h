@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -96,8 +97,8 @@ struct ModelCard {
     TokenCount context = 0;
     Json capabilities = {};  // an object, shown as it is; null = not known
 };
-std::string models_body(
-    const std::vector<ModelCard>& models);  // also satisfies the Anthropic SDK (facts/api §4)
+// Also satisfies the Anthropic SDK (facts/api §4). `has_more`: this is a page of a longer list.
+std::string models_body(std::span<const ModelCard> models, bool has_more);
 std::string model_body(const ModelCard& model);
 
 }  // namespace nereid::dialect::chat

@@ -239,21 +239,23 @@ void write_model(JsonWriter& w, const ModelCard& model) {
         .member("object", "model")
         .member("created", model.created);
     w.member("owned_by", model.owned_by).member("type", "model").member("display_name", model.id);
-    w.member("created_at", rfc3339(model.created));
-    if (model.context != 0)
+    w.member("created_at", rfc3339(model.created)).member("lifecycle", "active");
+    if (model.context != 0) {
         w.member("max_model_len", model.context);  // vLLM's name; opencode and others read it
+        w.member("max_input_tokens", model.context).member("max_tokens", model.context);
+    }
     if (model.capabilities.is_object()) w.member("capabilities", model.capabilities);
     w.end_object();
 }
 
 }  // namespace
 
-std::string models_body(const std::vector<ModelCard>& models) {
+std::string models_body(std::span<const ModelCard> models, bool has_more) {
     std::string out;
     JsonWriter w(out);
     w.begin_object().member("object", "list").key("data").begin_array();
     for (const ModelCard& model : models) write_model(w, model);
-    w.end_array().member("has_more", false).key("first_id");
+    w.end_array().member("has_more", has_more).key("first_id");
     if (models.empty())
         w.null();
     else

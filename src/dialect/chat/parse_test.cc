@@ -198,10 +198,12 @@ TEST(ErrorBody, UsesOpenAiWords) {
 }
 
 TEST(Models, SatisfyBothSdks) {
+    const std::vector<ModelCard> one{{"m", 1700000000, "nereid", 8192}};
     EXPECT_EQ(
-        models_body({{"m", 1700000000, "nereid", 8192}}),
-        R"({"object":"list","data":[{"id":"m","object":"model","created":1700000000,"owned_by":"nereid","type":"model","display_name":"m","created_at":"2023-11-14T22:13:20Z","max_model_len":8192}],"has_more":false,"first_id":"m","last_id":"m"})");
-    EXPECT_EQ(models_body({}),
+        models_body(one, false),
+        R"({"object":"list","data":[{"id":"m","object":"model","created":1700000000,"owned_by":"nereid","type":"model","display_name":"m","created_at":"2023-11-14T22:13:20Z","lifecycle":"active","max_model_len":8192,"max_input_tokens":8192,"max_tokens":8192}],"has_more":false,"first_id":"m","last_id":"m"})");
+    EXPECT_NE(models_body(one, true).find(R"("has_more":true)"), std::string::npos);
+    EXPECT_EQ(models_body({}, false),
               R"({"object":"list","data":[],"has_more":false,"first_id":null,"last_id":null})");
     EXPECT_NE(model_body({"m", 951782399, "x"}).find("2000-02-28T23:59:59Z"), std::string::npos);
     EXPECT_NE(model_body({"m", 951782400, "x"}).find("2000-02-29T00:00:00Z"), std::string::npos);

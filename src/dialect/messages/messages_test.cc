@@ -125,6 +125,17 @@ TEST_F(MessagesTest, Golden) {
     }
 }
 
+TEST_F(MessagesTest, PrefillIsRefusedNotMisread) {
+    constexpr std::string_view kBody =
+        R"({"model":"m","max_tokens":9,"messages":[{"role":"user","content":"x"},)"
+        R"({"role":"assistant","content":"{"}]})";
+    const auto create = parse(kBody);
+    ASSERT_FALSE(create.ok());
+    EXPECT_EQ(create.code(), Code::kUnsupported);
+    EXPECT_THAT(create.error().message, HasSubstr("must end with a user message"));
+    EXPECT_TRUE(parse_count(*Json::parse(kBody), seal_).ok());
+}
+
 TEST_F(MessagesTest, AToolThatFailedIsSaid) {
     const auto result = [&](std::string_view members) {
         auto create = parse(

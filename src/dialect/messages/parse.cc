@@ -158,7 +158,15 @@ Result<Create> parse(const Json& body, std::span<const Field<Context>> table, co
 }  // namespace
 
 Result<Create> parse_create(const Json& body, const Seal& seal, const ParseLimits& limits) {
-    return parse(body, kCreate, seal, limits);
+    TRY(Create create, parse(body, kCreate, seal, limits));
+    // As Anthropic's newer models: to close that turn and open another would not be what was asked.
+    const auto& messages = create.request.messages;
+    if (!messages.empty() && messages.back().role == model::Role::kAssistant)
+        return err(Code::kUnsupported,
+                   "messages: the last one is the assistant's, and this model does not go on from "
+                   "it (prefill). The conversation must end with a user message.",
+                   "messages");
+    return create;
 }
 
 Result<Create> parse_count(const Json& body, const Seal& seal, const ParseLimits& limits) {

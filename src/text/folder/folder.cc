@@ -142,7 +142,7 @@ Result<Files> read_files(const std::string& folder, const std::string& tokenizer
 // Beside a vocabulary of DeepSeek's: V3 and R1 bring a template, V4 and V4.1 do not.
 bool is_deepseek_4(const FolderTokenizer& tokenizer, const std::string& chat_template) {
     return tokenizer.added(kBegin) >= 0 && tokenizer.added(kEnd) >= 0 &&
-           (chat_template.empty() || chat_template.find(kDsml) != std::string::npos);
+           (chat_template.empty() || detect_family(chat_template) == Family::kDeepSeek4);
 }
 
 Result<TextModel> deepseek_4(std::shared_ptr<const Recipe> recipe,
@@ -201,7 +201,7 @@ Result<TextModel> open_folder(const std::string& folder, const TemplateMaker& ma
             if (!made.ok())
                 return bad(folder, made.error().message, "mend its chat_template.jinja");
             model.chat_template = std::move(*made);
-            model.family = detect_family(files.chat_template);
+            model.family = model.chat_template->family();
         }
     }
     model.context_tokens = context_in(files.config);

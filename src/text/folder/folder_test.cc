@@ -199,6 +199,13 @@ TEST_F(Folder, DeepSeeksPromptsAreTheirMakers) {
     EXPECT_EQ(prompt->tokens.back(), 262);
     EXPECT_EQ(std::ranges::count(prompt->tokens, 259), 0);
     // V3 and R1 have the same markers and a template of their own.
+    // As the makers' repository has it now: the mark is put together when it is rendered.
+    folder_.write(
+        "chat_template.jinja",
+        "{%- set dsml_token = '\uff5cDSML\uff5c' -%}{{ '<' + dsml_token + 'tool_calls>' }}");
+    const auto with_template = open(deepseek());
+    ASSERT_TRUE(with_template.ok()) << with_template.error().message;
+    EXPECT_EQ(with_template->family, Family::kDeepSeek4);
     folder_.write("chat_template.jinja", "V3");
     const auto v3 = open(deepseek());
     ASSERT_TRUE(v3.ok()) << v3.error().message;

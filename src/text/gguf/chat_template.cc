@@ -13,7 +13,9 @@
 #include <utility>
 #include <variant>
 
+#include "base/hash.h"
 #include "base/utf8.h"
+#include "text/parser.h"
 #include "text/placement.h"
 
 namespace nereid::text {
@@ -143,11 +145,13 @@ class JinjaTemplate final : public ChatTemplate {
         caps_ = capabilities();
         knows_developer_ = source.find("developer") != std::string::npos;
         placement_ = find_placement();
+        find_calls();
     }
 
     Result<RenderedPrompt> render(const model::Request& request) const override;
     const std::string& source() const override { return source_; }
     bool supports_tools() const override { return true; }
+    Family family() const override { return family_; }
 
   private:
     // What the template can show, found out by rendering probes. One that fails on a probe may
@@ -166,6 +170,10 @@ class JinjaTemplate final : public ChatTemplate {
     // What the template does not bear, found out the same way.
     Placement find_placement() const;
     bool shows_all(std::initializer_list<model::Role> roles) const;
+    // How it shows calls, found out the same way: the family whose parser reads them back.
+    void find_calls();
+    std::string shown_calls(std::size_t count) const;
+    bool tells_tools() const { return !caps_.supports_tools || !shows_calls_; }
 
     Result<void> check(const model::Request& request) const;
     value messages(const model::Request& request, const InputValues& input) const;
@@ -185,7 +193,120 @@ class JinjaTemplate final : public ChatTemplate {
     jinja::caps caps_;
     bool knows_developer_ = false;
     Placement placement_;
+    Family family_ = Family::kGeneric;
+    bool shows_calls_ = true;  // so that the family's parser reads them
+    bool short_ids_ = false;   // ids of calls are nine letters and digits (Mistral's)
 };
+
+constexpr std::string_view kProbeName = "probe_function";
+constexpr std::string_view kProbeArguments = R"({"probe_key":"probe value"})";
+
+model::Tool probe_tool() {
+    model::Tool tool;
+    tool.name = kProbeName;
+    tool.description = "A probe.";
+    tool.parameters = *Json::parse(
+        R"({"type":"object","properties":{"probe_key":{"type":"string","description":"A key."}},"required":["probe_key"]})");
+    return tool;
+}
+
+// A user's question, `calls` calls of the model, and their results.
+model::Request probe_of_calls(std::size_t calls) {
+    model::Request request;
+    request.tools = {probe_tool()};
+    request.messages.push_back({.role = model::Role::kUser, .parts = {model::TextPart{"Probe?"}}});
+    model::Message said{.role = model::Role::kAssistant, .parts = {}};
+    std::vector<model::Message> results;
+    for (std::size_t i = 0; i < calls; ++i) {
+        const std::string id = "call_0123456789abcdef_0_" + std::to_string(i);
+        said.tool_calls.push_back(
+            {.id = id, .name = std::string(kProbeName), .arguments = std::string(kProbeArguments)});
+        model::Message result{.role = model::Role::kTool,
+                              .parts = {model::TextPart{"probe-result-" + std::to_string(i)}}};
+        result.tool_call_id = id;
+        result.name = kProbeName;
+        results.push_back(std::move(result));
+    }
+    if (calls != 0) request.messages.push_back(std::move(said));
+    for (model::Message& result : results) request.messages.push_back(std::move(result));
+    return request;
+}
+
+// Whether this family's parser finds the probe's call in what a model wrote.
+bool reads_probe(Family family, const std::string& text) {
+    const std::vector<model::Tool> tools{probe_tool()};
+    const auto parser = make_parser(family, {.tools = &tools});
+    std::vector<model::Event> events;
+    parser->push(text, events);
+    parser->finish(events);
+    std::string name, arguments;
+    for (const model::Event& event : events) {
+        const auto* call = std::get_if<model::ToolCallDelta>(&event);
+        if (call == nullptr || call->index != 0) continue;  // what follows is no longer the model's
+        name += call->name;
+        arguments += call->arguments;
+    }
+    const auto parsed = Json::parse(arguments);
+    return name == kProbeName && parsed.ok() && *parsed == *Json::parse(kProbeArguments);
+}
+
+// What the model would have written for a call: what is rendered behind the prompt of its turn, up
+// to the result. Empty when the template raises on calls.
+std::string JinjaTemplate::shown_calls(std::size_t count) const {
+    const auto whole = render(probe_of_calls(count));
+    const auto prompt = render(probe_of_calls(0));
+    if (!whole.ok() || !prompt.ok()) return {};
+    auto begin = static_cast<std::size_t>(std::ranges::mismatch(whole->text, prompt->text).in1 -
+                                          whole->text.begin());
+    // Not in the middle of a mark: the prompt may go on with <think>.
+    const std::size_t mark = whole->text.find_last_of("<>[]", begin == 0 ? 0 : begin - 1);
+    if (mark != std::string::npos && (whole->text[mark] == '<' || whole->text[mark] == '['))
+        begin = mark;
+    std::string out = whole->text.substr(begin);
+    const std::size_t end = out.find("probe-result-0");
+    if (end == std::string::npos) return {};
+    out.resize(end);
+    return out;
+}
+
+void JinjaTemplate::find_calls() {
+    family_ = detect_family(source_);
+    // V4's is rendered and read by its makers' library (open.cc).
+    if (!caps_.supports_tools || family_ == Family::kDeepSeek4) return;
+    std::string shown = shown_calls(1);
+    if (shown.empty()) {
+        short_ids_ = true;
+        shown = shown_calls(1);
+        short_ids_ = !shown.empty();
+    }
+    if (!shown.empty() && shown_calls(2).empty()) placement_.one_call = true;
+    // One that shows no calls of earlier turns: its signs are all there is.
+    if (shown.empty() || !caps_.supports_tool_calls) {
+        shows_calls_ = family_ != Family::kGeneric;
+        return;
+    }
+    if (reads_probe(family_, shown)) return;
+    for (const Family other : {Family::kHermes, Family::kQwenXml, Family::kLlama, Family::kMistral,
+                               Family::kGemma, Family::kHarmony, Family::kDeepSeek3}) {
+        if (!reads_probe(other, shown)) continue;
+        family_ = other;
+        return;
+    }
+    family_ = Family::kGeneric;
+    shows_calls_ = false;
+}
+
+// Mistral's templates raise on other ids; the same id is always the same.
+std::string short_id(std::string_view id) {
+    constexpr std::string_view kDigits =
+        "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    const auto fits = [&](char c) { return kDigits.contains(c); };
+    if (id.size() == 9 && std::ranges::all_of(id, fits)) return std::string(id);
+    const Digest256 digest = sha256(as_bytes(id));
+    std::string out;
+    for (std::size_t i = 0; i < 9; ++i) out += kDigits[digest[i] % kDigits.size()];
+    return out;
+}
 
 // Whether messages of these roles come out, each of them.
 bool JinjaTemplate::shows_all(std::initializer_list<model::Role> roles) const {
@@ -286,7 +407,7 @@ value JinjaTemplate::tool_calls(const model::Message& message, const InputValues
                              input.text(call.arguments.empty() ? "{}" : call.arguments));
         }
         auto object = mk_val<value_object>();
-        object->insert("id", input.text(call.id));
+        object->insert("id", input.text(short_ids_ ? short_id(call.id) : call.id));
         object->insert("type", own("function"));
         object->insert("function", function);
         calls->push_back(object);
@@ -337,7 +458,8 @@ Json shown_parameters(const model::Tool& tool) {
 value JinjaTemplate::message(const model::Message& message, const InputValues& input) const {
     auto object = mk_val<value_object>();
     object->insert("role", own(role(message.role)));
-    const bool show_calls = !message.tool_calls.empty() && caps_.supports_tool_calls;
+    const bool show_calls =
+        !message.tool_calls.empty() && caps_.supports_tool_calls && shows_calls_;
     if (!message.tool_calls.empty() && !show_calls) {
         model::Message flat = message;
         flat.parts.push_back(model::TextPart{calls_as_text(message)});
@@ -352,7 +474,8 @@ value JinjaTemplate::message(const model::Message& message, const InputValues& i
         object->insert("reasoning_content", input.text(message.reasoning));
     if (!message.name.empty()) object->insert("name", input.text(message.name));
     if (!message.tool_call_id.empty())
-        object->insert("tool_call_id", input.text(message.tool_call_id));
+        object->insert("tool_call_id", input.text(short_ids_ ? short_id(message.tool_call_id)
+                                                             : message.tool_call_id));
     return object;
 }
 
@@ -395,7 +518,7 @@ value JinjaTemplate::messages(const model::Request& request, const InputValues& 
     auto list = mk_val<value_array>();
     std::string system;  // waits for a user turn where the template has no system role
     std::vector<model::Message> changed;
-    const bool tells = !caps_.supports_tools;
+    const bool tells = tells_tools();
     if (tells || placement_.any()) {
         changed = tells ? with_tools_told(request) : request.messages;
         if (placement_.any()) changed = placed(std::move(changed), placement_);
@@ -491,8 +614,7 @@ Result<RenderedPrompt> JinjaTemplate::render(const model::Request& request) cons
     try {
         jinja::context context(parsed_source_);
         context.set_val("messages", messages(request, input));
-        if (caps_.supports_tools && wants_tools(request))
-            context.set_val("tools", tools(request, input));
+        if (!tells_tools() && wants_tools(request)) context.set_val("tools", tools(request, input));
         context.set_val("bos_token",
                         own(std::string(vocabulary_->piece(vocabulary_->bos(), Special::kParse))));
         context.set_val("eos_token",

@@ -223,8 +223,9 @@ TEST(ChatTemplate, ToolsAndArgumentsAreInputToo) {
         "{% if tools %}<|im_start|>tools\n{% for t in tools %}{{ t | tojson }}{% endfor "
         "%}<|im_end|>\n{% endif %}"
         "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
-        "{% for c in m.tool_calls %}{{ c.function.name }}({{ c.function.arguments | tojson }}){% "
-        "endfor %}<|im_end|>\n{% endfor %}"
+        "{% for c in m.tool_calls %}<tool_call>{\"name\": \"{{ c.function.name }}\", "
+        "\"arguments\": {{ c.function.arguments | tojson }}}</tool_call>{% endfor %}"
+        "<|im_end|>\n{% endfor %}"
         "{{ note }}");
     ASSERT_TRUE(model.chat_template->supports_tools());
     const auto build = [](const std::string& text) {
@@ -246,7 +247,57 @@ TEST(ChatTemplate, ToolsAndArgumentsAreInputToo) {
     const auto prompt = model.chat_template->render(build("probe"));
     ASSERT_TRUE(prompt.ok()) << prompt.error().message;
     EXPECT_NE(prompt->text.find("\"name\": \"probe\""), std::string::npos) << prompt->text;
-    EXPECT_NE(prompt->text.find("probe({"), std::string::npos) << prompt->text;
+    EXPECT_NE(prompt->text.find(R"({"name": "probe", "arguments": {"probe")"), std::string::npos)
+        << prompt->text;
+    EXPECT_EQ(model.chat_template->family(), Family::kHermes);
+}
+
+// A notation that no parser of ours reads: the model is told ours, and earlier calls are in it.
+TEST(ChatTemplate, ToolsAreToldWhereItsOwnNotationIsUnknown) {
+    const TextModel model = with_template(
+        "{% if tools %}TOOLS {{ tools | tojson }}\n{% endif %}"
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
+        "{% for c in m.tool_calls %}{{ c.function.name }}({{ c.function.arguments | tojson }}){% "
+        "endfor %}<|im_end|>\n{% endfor %}");
+    EXPECT_EQ(model.chat_template->family(), Family::kGeneric);
+    Request request = ask({say(Role::kUser, "x"), say(Role::kAssistant, "")});
+    request.messages[1].tool_calls.push_back({.id = "1", .name = "probe", .arguments = "{}"});
+    model::Tool tool;
+    tool.name = "probe";
+    request.tools.push_back(tool);
+    const auto prompt = model.chat_template->render(request);
+    ASSERT_TRUE(prompt.ok()) << prompt.error().message;
+    EXPECT_TRUE(prompt->text.contains("<tool_call>\n{\"name\": \"function\"")) << prompt->text;
+    EXPECT_TRUE(prompt->text.contains("<tool_call>\n{\"name\": \"probe\"")) << prompt->text;
+    EXPECT_FALSE(prompt->text.contains("TOOLS")) << prompt->text;
+}
+
+// Mistral's templates want ids of nine letters and digits.
+TEST(ChatTemplate, IdsOfCallsAsTheTemplateWantsThem) {
+    const TextModel model = with_template(
+        "{% for m in messages %}<|im_start|>{{ m.content }}"
+        "{% for c in m.tool_calls %}{% if c.id | length != 9 %}{{ raise_exception('ids of nine') }}"
+        "{% endif %}[TOOL_CALLS][{\"name\": \"{{ c.function.name }}\", \"arguments\": "
+        "{{ c.function.arguments | tojson }}}]{{ c.id }};{% endfor %}"
+        "{% if m.tool_call_id %}{{ m.tool_call_id }};{% endif %}<|im_end|>{% endfor %}"
+        "{% for t in tools %}{{ t | tojson }}{% endfor %}");
+    Request request =
+        ask({say(Role::kUser, "x"), say(Role::kAssistant, ""), say(Role::kTool, "r")});
+    const auto ids = [&](const std::string& id) {
+        request.messages[1].tool_calls = {{.id = id, .name = "f", .arguments = "{}"}};
+        request.messages[2].tool_call_id = id;
+        const auto prompt = model.chat_template->render(request);
+        EXPECT_TRUE(prompt.ok()) << prompt.error().message;
+        if (!prompt.ok()) return std::string();
+        const std::string& text = prompt->text;
+        const std::size_t last = text.rfind(';') - 9;
+        const std::string of_call = text.substr(text.find("}]") + 2, 9);
+        EXPECT_EQ(of_call, text.substr(last, 9)) << text;
+        return of_call;
+    };
+    EXPECT_EQ(ids("abcDEF789"), "abcDEF789");
+    EXPECT_EQ(ids("call_0123456789_0_0"), ids("call_0123456789_0_0"));
+    EXPECT_NE(ids("call_0123456789_0_0"), ids("call_0123456789_0_1"));
 }
 
 TEST(ChatTemplate, A71_DeveloperIsSystemWhereTheTemplateDoesNotKnowIt) {

@@ -130,7 +130,7 @@ Result<TextModel> open_gguf_text(const std::string& path, const std::string& tem
                             "give another template with --chat-template FILE");
         }
         model.chat_template = std::move(*made);
-        model.family = detect_family(source);
+        model.family = model.chat_template->family();
         if (model.family == Family::kDeepSeek4) {
             TRY(auto recipe, Recipe::load());
             model.chat_template = make_recipe_template(std::move(recipe), vocabulary, source);

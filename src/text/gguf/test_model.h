@@ -21,6 +21,20 @@ inline std::string test_model_path() {
            "/.cache/nereid/models/SmolLM2-135M-Instruct.Q4_1.gguf";
 }
 
+// llama.cpp's source tree, whose chat templates of real models tests read.
+inline std::string llama_source() {
+    const char* given =
+        std::getenv("NEREID_LLAMA_SOURCE");  // tidy: allow env because ctest names it so
+    if (given != nullptr) return given;
+    const char* home =
+        std::getenv("HOME");  // tidy: allow env because a test run by hand finds the cache of ./dev
+    const std::string cache = std::string(home == nullptr ? "" : home) + "/.cache/nereid/src";
+    for (const auto& entry : std::filesystem::directory_iterator(cache)) {
+        if (entry.path().filename().string().starts_with("llama.cpp-")) return entry.path();
+    }
+    return cache;
+}
+
 // Opened once per process.
 inline const TextModel& test_model() {
     static const TextModel model = [] {
