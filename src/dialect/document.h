@@ -1,6 +1,6 @@
 // Documents as requests carry them: text, base64 data, data: URLs, http(s) URLs, ids of stored
-// files. Nothing is fetched and nothing is decoded here: that is the gateway's (attachments).
-// Internal to dialect.
+// files. Nothing is fetched and nothing is decoded here: that is the gateway's (attachments), which
+// says its texts and notes in the words of this header.
 #pragma once
 
 #include <string>
