@@ -1,7 +1,9 @@
 // Brings what a request carries beside its text: images and documents, from the request itself,
 // from stored files, from URLs. Images are decoded (ADR 0013), documents become text (ADR 0015),
 // before anything else is done with the request. What cannot be shown to the model is refused,
-// naming it as the caller wrote it; where it is not `required` a note takes its place.
+// naming it as the caller wrote it; where it is not `required` a note takes its place, unless
+// trouble of ours is the reason, which may pass. Limits are for what is required first, then for
+// the newest.
 #pragma once
 
 #include <cstddef>

@@ -2,9 +2,11 @@
 // with an empty environment and limits on memory and time, so that what a hostile file does ends
 // with it (ADR 0015).
 //
-// One per shard, on its loop. kAtOnce files at a time, others wait. Texts are kept for a while:
-// agents send the same file with every turn. Errors begin with a space: the file's name goes
-// before.
+// One per shard, on its loop. kAtOnce files at a time; others wait, kMaxWaiting in all and
+// kMaxWaitingEach of a tenant. Whoever waits comes before the next file of who has just read one,
+// and a tenant that reads one already comes after those that read none. What came of a file is
+// kept, a refusal for kKeepRefusal: agents send the same file with every turn. Errors begin with a
+// space: the file's name goes before.
 #pragma once
 
 #include <cstddef>
